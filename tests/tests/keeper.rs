@@ -4,6 +4,7 @@ use aze_tests::servers::pids;
 use aze_tests::{Place, wait_until};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// Directories of which each has a directory that is renamed: of some of them all that this needs is on one or two servers.
 const COUNT: usize = 24;
@@ -92,4 +93,63 @@ fn the_keeper_leaves() {
     assert_eq!(rename(&mount, "d1", "d2").len(), COUNT);
     place.aze(&["shrink", "--name", "v", "--servers", "1,2"]).ok();
     assert_eq!(rename(&mount, "d2", "d3").len(), COUNT);
+}
+
+fn has_all(mount: &Path) {
+    (0..COUNT).for_each(|index| {
+        let path = mount.join(format!("p{index}/f"));
+        let read = fs::read(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        assert!(read == vec![index as u8; 10_000 + index], "{}", path.display());
+    });
+}
+
+/// Renames each directory from whichever of the names it has.
+fn rename_all(mount: &Path, from: &[&str], to: &str) {
+    let mut renamed: Vec<usize> = from.iter().flat_map(|from| rename(mount, from, to)).collect();
+    renamed.sort_unstable();
+    assert_eq!(renamed, (0..COUNT).collect::<Vec<_>>(), "{from:?} to {to}");
+}
+
+/// Server 0 of a volume in directories is killed, and directories are renamed; it comes back like any other; all are started again, and the volume
+/// grows.
+#[test]
+fn server_0_of_a_volume_in_directories_dies_and_comes_back() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(400));
+    let storage = place.path("storage").display().to_string();
+    place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
+    let mount = place.mount();
+    for index in 0..COUNT {
+        fs::create_dir_all(mount.join(format!("p{index}/d0"))).expect("a directory");
+        fs::write(mount.join(format!("p{index}/f")), vec![index as u8; 10_000 + index]).expect("written");
+    }
+    for server in [0, 1] {
+        let (from, to) = (format!("d{server}"), format!("d{}", server + 1));
+        kill(pids(&place, "v")[server]);
+        wait_until("directories are renamed again", || !rename(&mount, &from, &to).is_empty());
+        let told = status(&place, "v");
+        assert_ne!(told["keeper"], server, "{told}");
+        let back = place.aze(&["restart", "--name", "v", "--server", &server.to_string()]).ok();
+        assert!(back.err.contains(&format!("server {server} is back")), "{}", back.err);
+        let told = status(&place, "v");
+        let group = told["group"].as_array().expect("a group");
+        assert!(group.len() == 3 && group.iter().all(|member| member["state"] == "up"), "{told}");
+        has_all(&mount);
+        let rest = rename(&mount, &from, &to);
+        assert!(rest.len() < COUNT, "some were renamed before");
+    }
+    rename_all(&mount, &["d2"], "d3");
+    place.aze(&["restart", "--name", "v", "--force"]).ok();
+    has_all(&mount);
+    rename_all(&mount, &["d3"], "d4");
+    place.aze(&["grow", "--name", "v", "--servers", "1"]).ok();
+    has_all(&mount);
+    rename_all(&mount, &["d4"], "d5");
+    assert_eq!(status(&place, "v")["keeper"], 0);
+    place.aze(&["down", "--name", "v", "--force"]).ok();
+    let checked = place.aze(&["check", &storage]);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    place.up(&["--name", "v", "--servers", "4", "--storage", &storage]);
+    let mount = place.mount();
+    has_all(&mount);
 }

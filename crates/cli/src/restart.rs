@@ -12,9 +12,6 @@ use aze_words::errln;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// The server that keeps the map.
-const KEEPER: u16 = 0;
-
 /// How long a launcher may take to end.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
 
@@ -115,10 +112,6 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let gone: BTreeSet<u16> = ended.union(&back).copied().collect();
     if args.server.is_some() && gone.len() == all.len() {
         let text = format!("volume '{name}': no other server runs: 'aze restart' without --server starts all of them");
-        return Err(Trouble::new(Exit::Caller, text));
-    }
-    if args.server.is_some() && gone.contains(&KEEPER) && !back.contains(&KEEPER) {
-        let text = format!("volume '{name}': server {KEEPER}, which keeps the map, has died, too: bring it back first");
         return Err(Trouble::new(Exit::Caller, text));
     }
     if !args.force && gone.len() < all.len() {

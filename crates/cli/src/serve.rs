@@ -400,14 +400,15 @@ async fn backing(order: &Order) -> Outcome<Option<aze_server::Over>> {
     Ok(Some(aze_server::Over { tree, root, report: |line| errln!("azekura: {line}") }))
 }
 
-/// Which servers have parts of the volume, if it has grown or shrunk: as the directories of the server say that keeps its map.
+/// Which servers have parts of the volume, if it has grown or shrunk: as far as the directories of server 0 say.
 fn parts(order: &Order) -> Outcome<Option<Parts>> {
     let Some((given, _)) = order.storage.as_ref().filter(|_| order.slot == 0 && order.others.is_none()) else {
         return Ok(None);
     };
     let given: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
     let dirs: Vec<String> = kept::there(&given, order.slot).iter().map(|dir| dir.display().to_string()).collect();
-    if !dirs.iter().any(|dir| Path::new(dir).join("placement").exists()) {
+    let says = |dir: &String| ["placement", "group"].iter().any(|name| Path::new(dir).join(name).exists());
+    if !dirs.iter().any(says) {
         return Ok(None);
     }
     let runtime = Runtime::client();

@@ -113,10 +113,9 @@ type Asked = (Arc<ShardMap>, (Answers, Vec<(String, Value)>, Option<Staging>));
 fn group(map: &ShardMap, answers: Option<&Answers>) -> Vec<(String, Value)> {
     let member = |member: &GroupMember| {
         let server = member.server;
-        let is_current = map.server(server).is_some_and(|info| info.session == member.session);
         let answer = answers.into_iter().flatten().find(|(other, _)| *other == server).map(|(_, answer)| answer);
         let state = match answer {
-            _ if map.is_gone(server) || !is_current => "ended",
+            _ if !map.is_living(member) => "ended",
             Some(Ok(_)) => "up",
             _ => "unreachable",
         };

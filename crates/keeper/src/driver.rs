@@ -1,6 +1,6 @@
-//! Drives a member: sends its messages, stores its log, and lets time pass for it while an election, a proposal or a question is under way.
+//! Drives a member: sends its messages, stores its log, and lets time pass for it while an election or a proposal is under way.
 
-use crate::group::{Confirmation, Fate, Group, Proposal, Refused};
+use crate::group::{Fate, Group, Proposal, Refused};
 use crate::{MemberId, Work};
 use aze_io::Io;
 use aze_io::sync::Mutex;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// taking votes from each other.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How long a decision, an election or the answer whether a member leads is waited for.
+/// How long a decision or an election is waited for.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What a member needs of the process that it is in.
@@ -35,7 +35,7 @@ pub trait Outside: Send + Sync {
     fn leads(&self);
 }
 
-/// Why something is not decided, or not confirmed.
+/// Why something is not decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecided<E> {
     /// Who wanted it decided does not want it any more, now that it has seen the newest value.
@@ -65,7 +65,6 @@ impl<E: fmt::Display> fmt::Display for Undecided<E> {
 struct State {
     group: Group,
     proposals: BTreeMap<Proposal, oneshot::Sender<Fate>>,
-    questions: BTreeMap<Confirmation, oneshot::Sender<()>>,
     elections: Vec<oneshot::Sender<()>>,
     /// Time passes until then, if something is under way.
     awake_until_ns: u64,
@@ -92,7 +91,6 @@ impl Driver {
         let state = State {
             group,
             proposals: BTreeMap::new(),
-            questions: BTreeMap::new(),
             elections: Vec::new(),
             awake_until_ns: 0,
             is_ticking: false,
@@ -109,7 +107,7 @@ impl Driver {
         self.state.lock().group.me()
     }
 
-    /// The members, and during a change those of before and after.
+    /// The members.
     #[must_use]
     pub fn members(&self) -> Vec<MemberId> {
         self.state.lock().group.members()
@@ -135,16 +133,7 @@ impl Driver {
 
     /// A message of another member has come. Resolves when what follows from it is stored and under way.
     pub async fn receive(self: &Arc<Self>, message: &[u8]) {
-        let begins = {
-            let mut state = self.state.lock();
-            let was_busy = state.group.is_busy();
-            state.group.receive(message);
-            !was_busy && state.group.is_busy()
-        };
-        if begins {
-            // The leader has handed the lead over.
-            self.stay_awake();
-        }
+        self.state.lock().group.receive(message);
         self.work().await;
     }
 
@@ -162,7 +151,7 @@ impl Driver {
         loop {
             let decided = self.value();
             let Some(value) = change(&decided).map_err(Undecided::Unwanted)? else { return Ok(decided) };
-            match self.propose(|group| group.propose(value.clone())).await? {
+            match self.propose(value.clone()).await? {
                 Some(Fate::Decided) => return Ok(value),
                 Some(Fate::Lost) => return Err(Undecided::NotLeading(self.leader())),
                 // The newest value shows whether it was decided.
@@ -172,33 +161,14 @@ impl Driver {
         }
     }
 
-    /// Has the group decide that these are its members.
-    ///
-    /// # Errors
-    /// [`Undecided`].
-    pub async fn change_members(self: &Arc<Self>, members: &[MemberId]) -> Result<(), Undecided<fmt::Error>> {
-        let _turn = self.deciding.lock().await;
-        let give_up_ns = self.give_up_ns();
-        loop {
-            match self.propose(|group| group.change_members(members)).await? {
-                Some(Fate::Decided) => return Ok(()),
-                Some(Fate::Lost | Fate::Unknown) => return Err(Undecided::NotLeading(self.leader())),
-                None => self.let_time_pass(give_up_ns).await?,
-            }
-        }
-    }
-
-    /// Proposes something, and waits for its fate; `None` if something else is under way.
-    async fn propose<E>(
-        self: &Arc<Self>,
-        propose: impl FnOnce(&mut Group) -> Result<Proposal, Refused>,
-    ) -> Result<Option<Fate>, Undecided<E>> {
+    /// Proposes a value, and waits for its fate; `None` if something else is under way.
+    async fn propose<E>(self: &Arc<Self>, value: Vec<u8>) -> Result<Option<Fate>, Undecided<E>> {
         let (proposal, fate) = {
             let mut state = self.state.lock();
             if state.has_failed {
                 return Err(Undecided::NotStored);
             }
-            let proposal = match propose(&mut state.group) {
+            let proposal = match state.group.propose(value) {
                 Ok(proposal) => proposal,
                 Err(Refused::Busy) => return Ok(None),
                 Err(Refused::NotLeading(leader)) => return Err(Undecided::NotLeading(leader)),
@@ -233,49 +203,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Asks the others whether this member leads still, at this moment.
-    ///
-    /// # Errors
-    /// [`Undecided::NotLeading`]; [`Undecided::Silence`]; [`Undecided::NotStored`].
-    pub async fn confirm(self: &Arc<Self>) -> Result<(), Undecided<fmt::Error>> {
-        let give_up_ns = self.give_up_ns();
-        let (question, answer) = loop {
-            if let Some(asked) = self.question()? {
-                break asked;
-            }
-            self.let_time_pass(give_up_ns).await?;
-        };
-        self.stay_awake();
-        self.work().await;
-        let answer = self.io.timeout(ANSWER_TIME_MAX, answer).await;
-        let mut state = self.state.lock();
-        state.questions.remove(&question);
-        state.group.forget(question);
-        match answer {
-            Some(Ok(())) => Ok(()),
-            Some(Err(_)) if state.has_failed => Err(Undecided::NotStored),
-            Some(Err(_)) => Err(Undecided::NotLeading(state.group.leader())),
-            None => Err(Undecided::Silence),
-        }
-    }
-
-    /// Asks; `None` if this member has only just begun to lead.
-    fn question(&self) -> Result<Option<(Confirmation, oneshot::Receiver<()>)>, Undecided<fmt::Error>> {
-        let mut state = self.state.lock();
-        if state.has_failed {
-            return Err(Undecided::NotStored);
-        }
-        match state.group.confirm() {
-            Ok(question) => {
-                let (sender, answer) = oneshot::channel();
-                state.questions.insert(question, sender);
-                Ok(Some((question, answer)))
-            }
-            Err(Refused::Busy) => Ok(None),
-            Err(Refused::NotLeading(leader)) => Err(Undecided::NotLeading(leader)),
-        }
-    }
-
     /// Stands for election; whether this member leads then. The caller has found out before that the leader is gone.
     pub async fn stand(self: &Arc<Self>) -> bool {
         let elected = {
@@ -291,19 +218,6 @@ impl Driver {
         self.stay_awake();
         self.work().await;
         matches!(self.io.timeout(ANSWER_TIME_MAX, elected).await, Some(Ok(()))) && self.leads()
-    }
-
-    /// Has another member lead. Resolves when this one does not lead any more; whether that is so.
-    pub async fn hand_over(self: &Arc<Self>, to: MemberId) -> bool {
-        let give_up_ns = self.give_up_ns();
-        loop {
-            if let Err(Refused::NotLeading(_)) = self.state.lock().group.hand_over(to) {
-                return true;
-            }
-            if self.let_time_pass::<fmt::Error>(give_up_ns).await.is_err() {
-                return false;
-            }
-        }
     }
 
     fn stay_awake(&self) {
@@ -331,14 +245,14 @@ impl Driver {
 
     /// Stores, sends and tells; `false` if it could not be stored.
     async fn has_effect(self: &Arc<Self>, outside: &dyn Outside, work: Work) -> bool {
-        let Work { stored, messages, decided, outcomes, confirmed } = work;
+        let Work { stored, messages, decided, outcomes } = work;
         if let Some(stored) = stored
             && !outside.store(stored).await
         {
             let mut state = self.state.lock();
             state.has_failed = true;
             // Who waits is told by the end of the channel.
-            (state.proposals, state.questions) = (BTreeMap::new(), BTreeMap::new());
+            state.proposals = BTreeMap::new();
             state.elections.clear();
             return false;
         }
@@ -361,19 +275,11 @@ impl Driver {
                     let _ = waiter.send(outcome.fate);
                 }
             }
-            for question in confirmed {
-                if let Some(waiter) = state.questions.remove(&question) {
-                    let _ = waiter.send(());
-                }
-            }
             let (leads, knows_leader) = (state.group.leads(), state.group.leader().is_some());
             if leads || knows_leader && !state.group.is_busy() {
                 state.elections.drain(..).for_each(|waiter| {
                     let _ = waiter.send(());
                 });
-            }
-            if !leads {
-                state.questions.clear();
             }
             leads && !std::mem::replace(&mut state.has_led, leads)
         };

@@ -3,7 +3,7 @@
 use crate::log::Log;
 use crate::{Damaged, MemberId, stored};
 use protobuf::Message as _;
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType, Message, MessageType};
+use raft::eraftpb::{Entry, Message, MessageType};
 use raft::{Config, INVALID_ID, Progress, ProgressState, RawNode, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,10 +18,6 @@ pub struct Proposal {
     index: u64,
     term: u64,
 }
-
-/// A question whether this member still leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Confirmation(u64);
 
 /// How a proposal has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +44,7 @@ pub struct Outcome {
 pub enum Refused {
     /// It does not lead. Who does, as far as it knows.
     NotLeading(Option<MemberId>),
-    /// Something else is under way: an earlier proposal, a change of the members, or the beginning of this member's lead. To be tried again when
-    /// time has passed.
+    /// Something else is under way: an earlier proposal, or the beginning of this member's lead. To be tried again when time has passed.
     Busy,
 }
 
@@ -76,8 +71,6 @@ pub struct Work {
     pub decided: Option<Vec<u8>>,
     /// Proposals of this member whose fate is known now.
     pub outcomes: Vec<Outcome>,
-    /// This member led after it was asked.
-    pub confirmed: Vec<Confirmation>,
 }
 
 /// One member of a group.
@@ -85,9 +78,6 @@ pub struct Group {
     node: RawNode<Log>,
     me: MemberId,
     proposed: BTreeMap<u64, u64>,
-    asked: u64,
-    /// Questions that wait for an answer.
-    open: BTreeSet<Confirmation>,
 }
 
 impl fmt::Debug for Group {
@@ -118,15 +108,6 @@ impl Group {
         Group::of(me, Log::founded(&members, value))
     }
 
-    /// One that the leader of a group will have [among its members](Group::change_members), and that knows nothing yet.
-    ///
-    /// # Panics
-    /// If the number is 0.
-    #[must_use]
-    pub fn newcomer(me: MemberId) -> Group {
-        Group::of(me, Log::default())
-    }
-
     /// A member that goes on with its stored log.
     ///
     /// # Errors
@@ -151,7 +132,13 @@ impl Group {
         };
         let quiet = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&config, log, &quiet).expect("the configuration is right, and the log is in memory");
-        Group { node, me, proposed: BTreeMap::new(), asked: 0, open: BTreeSet::new() }
+        Group { node, me, proposed: BTreeMap::new() }
+    }
+
+    /// The log, as [`Work::stored`] gives it.
+    #[must_use]
+    pub fn stored(&self) -> Vec<u8> {
+        stored::encode(self.me, self.node.store())
     }
 
     /// This member.
@@ -160,11 +147,10 @@ impl Group {
         self.me
     }
 
-    /// The members, and during a change those of before and after.
+    /// The members.
     #[must_use]
     pub fn members(&self) -> Vec<MemberId> {
-        let known = self.node.store().members();
-        let all: BTreeSet<u64> = known.voters.iter().chain(&known.voters_outgoing).copied().collect();
+        let all: BTreeSet<u64> = self.node.store().members().voters.iter().copied().collect();
         all.into_iter().map(MemberId).collect()
     }
 
@@ -172,6 +158,15 @@ impl Group {
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.node.store().decided.data
+    }
+
+    /// The newest value to which this member has agreed: of several members that are all there, that of the one that
+    /// [has reached](Group::reached) farthest is the newest that is decided, or one that may still be.
+    #[must_use]
+    pub fn agreed(&self) -> &[u8] {
+        let log = self.node.store();
+        // The first entry of a leader has none.
+        log.entries.iter().rev().find(|entry| !entry.data.is_empty()).map_or(self.value(), |entry| &entry.data)
     }
 
     /// How far this member's log goes, by term and entry: of several members that are all there, the one that goes farthest has every decision.
@@ -195,31 +190,22 @@ impl Group {
             && self.node.store().decided.get_metadata().term == self.node.raft.term
     }
 
-    /// Whether the driver has to [tick](Group::tick): an election, a proposal or a question is under way.
+    /// Whether the driver has to [tick](Group::tick): an election or a proposal is under way.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let raft = &self.node.raft;
         match raft.state {
             StateRole::Follower => false,
             StateRole::Candidate | StateRole::PreCandidate => true,
-            StateRole::Leader => {
-                !self.leads()
-                    || !self.open.is_empty()
-                    || raft.raft_log.last_index() > raft.raft_log.applied
-                    || raft.lead_transferee.is_some()
-                    || !self.node.store().members().voters_outgoing.is_empty()
-            }
+            StateRole::Leader => !self.leads() || raft.raft_log.last_index() > raft.raft_log.applied,
         }
     }
 
     /// Stands for election. The driver finds out before that the leader is gone: a leader that is not loses the
     /// lead, and nothing else.
     pub fn campaign(&mut self) {
-        // The library would have one without members elect itself.
-        if self.members().contains(&self.me) {
-            // One that leads already does not stand.
-            let _ = self.node.campaign();
-        }
+        // One that leads already does not stand.
+        let _ = self.node.campaign();
     }
 
     /// Time has passed, so that a message should have been answered: what got lost is sent again.
@@ -271,56 +257,6 @@ impl Group {
         Ok(self.note_proposal())
     }
 
-    /// Proposes that these be the members.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn change_members(&mut self, members: &[MemberId]) -> Result<Proposal, Refused> {
-        self.check_rests()?;
-        let wanted: BTreeSet<u64> = members.iter().map(|member| member.0).collect();
-        let known: BTreeSet<u64> = self.node.store().members().voters.iter().copied().collect();
-        let step = |id: &u64, change_type| {
-            let mut step = ConfChangeSingle::default();
-            step.set_change_type(change_type);
-            step.node_id = *id;
-            step
-        };
-        let mut change = ConfChangeV2::default();
-        let added = wanted.difference(&known).map(|id| step(id, ConfChangeType::AddNode));
-        let removed = known.difference(&wanted).map(|id| step(id, ConfChangeType::RemoveNode));
-        change.set_changes(added.chain(removed).collect());
-        self.node.propose_conf_change(Vec::new(), change).map_err(|_| Refused::Busy)?;
-        Ok(self.note_proposal())
-    }
-
-    /// Asks the others whether this member still leads; [`Work::confirmed`] says so if it does. There is no other answer.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn confirm(&mut self) -> Result<Confirmation, Refused> {
-        self.check_leads()?;
-        self.asked += 1;
-        let question = Confirmation(self.asked);
-        self.open.insert(question);
-        self.node.read_index(question.0.to_le_bytes().to_vec());
-        Ok(question)
-    }
-
-    /// The caller waits for the answer to a question no longer.
-    pub fn forget(&mut self, question: Confirmation) {
-        self.open.remove(&question);
-    }
-
-    /// Has another member lead.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn hand_over(&mut self, to: MemberId) -> Result<(), Refused> {
-        self.check_leads()?;
-        self.node.transfer_leader(to.0);
-        Ok(())
-    }
-
     /// The next work, or `None`. To be called again after each call that changes something.
     pub fn work(&mut self) -> Option<Work> {
         if !self.node.has_ready() {
@@ -332,11 +268,6 @@ impl Group {
             let mut ready = self.node.ready();
             let mut messages = ready.take_messages();
             messages.extend(ready.take_persisted_messages());
-            for state in ready.take_read_states() {
-                let asked = <[u8; 8]>::try_from(state.request_ctx.as_slice()).map(u64::from_le_bytes);
-                let question = asked.ok().map(Confirmation).filter(|question| self.open.remove(question));
-                work.confirmed.extend(question);
-            }
             if !ready.snapshot().is_empty() {
                 let snapshot = ready.snapshot().clone();
                 let index = snapshot.get_metadata().index;
@@ -370,11 +301,8 @@ impl Group {
             });
             work.messages.extend(out);
         }
-        if self.node.raft.state != StateRole::Leader {
-            self.open.clear();
-        }
         if has_changed {
-            work.stored = Some(stored::encode(self.me, self.node.store()));
+            work.stored = Some(self.stored());
         }
         Some(work)
     }
@@ -383,17 +311,8 @@ impl Group {
     fn apply(&mut self, decided: Vec<Entry>, work: &mut Work) -> bool {
         let any = !decided.is_empty();
         for entry in decided {
-            let members = match entry.get_entry_type() {
-                EntryType::EntryNormal => None,
-                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
-                    // Only `change_members` and the library itself propose such entries, in the second form.
-                    let change = ConfChangeV2::parse_from_bytes(&entry.data).expect("a decided change of members");
-                    Some(self.node.apply_conf_change(&change).expect("a decided change can be made"))
-                }
-            };
-            let has_value = members.is_none() && !entry.data.is_empty();
-            self.node.mut_store().applied(&entry, members);
-            if has_value {
+            self.node.mut_store().applied(&entry);
+            if !entry.data.is_empty() {
                 work.decided = Some(entry.data.to_vec());
             }
             if let Some(term) = self.proposed.remove(&entry.index) {
@@ -424,8 +343,7 @@ impl Group {
     fn check_rests(&self) -> Result<(), Refused> {
         self.check_leads()?;
         let log = &self.node.raft.raft_log;
-        let is_changing = !self.node.store().members().voters_outgoing.is_empty();
-        if log.last_index() > log.applied || is_changing || self.node.raft.lead_transferee.is_some() {
+        if log.last_index() > log.applied {
             return Err(Refused::Busy);
         }
         Ok(())

@@ -14,7 +14,7 @@ mod log;
 mod stored;
 
 pub use driver::{ANSWER_TIME_MAX, Driver, Outside, Undecided};
-pub use group::{Confirmation, Fate, Group, Outcome, Proposal, Refused, Work};
+pub use group::{Fate, Group, Outcome, Proposal, Refused, Work};
 pub use stored::Damaged;
 
 /// Names a member of a group in one of its lives: a member that has lost its log comes back under another number, since one that has

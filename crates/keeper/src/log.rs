@@ -54,15 +54,12 @@ impl Log {
     }
 
     /// Everything up to an entry is decided and taken into use; its value, if it has one, is the newest.
-    pub(crate) fn applied(&mut self, entry: &Entry, members: Option<ConfState>) {
-        if !entry.data.is_empty() && members.is_none() {
+    pub(crate) fn applied(&mut self, entry: &Entry) {
+        if !entry.data.is_empty() {
             self.decided.data = entry.data.clone();
         }
         let at = self.decided.mut_metadata();
         (at.index, at.term) = (entry.index, entry.term);
-        if let Some(members) = members {
-            at.set_conf_state(members);
-        }
         self.entries.retain(|later| later.index > entry.index);
     }
 }

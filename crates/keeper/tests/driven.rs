@@ -100,7 +100,6 @@ fn a_member_alone_decides_at_once_and_sends_nothing() {
         assert!(driver.stand().await);
         let before = world.sim.now_ns();
         assert_eq!(add(driver, 7).await, Ok(vec![7]));
-        assert_eq!(driver.confirm().await, Ok(()));
         assert_eq!(world.sim.now_ns(), before, "no time has passed");
         assert_eq!(driver.decide(|_| Err("no")).await, Err(Undecided::Unwanted("no")));
     });
@@ -117,7 +116,6 @@ fn another_member_goes_on_when_the_leader_is_gone() {
             let [first, second, third] = [0, 1, 2].map(|place: usize| world.drivers[place].clone());
             while !first.stand().await {}
             assert_eq!(add(&first, 1).await, Ok(vec![1]), "seed {seed}");
-            assert_eq!(first.confirm().await, Ok(()), "seed {seed}");
             world.wire.running.lock().remove(&MemberId(1));
             // Both try, as they would.
             while !(futures_util::future::join(second.stand(), third.stand()).await.0 || third.leads()) {}
@@ -125,15 +123,12 @@ fn another_member_goes_on_when_the_leader_is_gone() {
             assert_eq!(add(next, 2).await, Ok(vec![1, 2]), "seed {seed}");
             // It does not hear that it leads no more: it cannot do anything.
             assert_eq!(add(&first, 3).await, Err(Undecided::Silence), "seed {seed}");
-            assert_eq!(first.confirm().await, Err(Undecided::Silence), "seed {seed}");
             world.wire.running.lock().insert(MemberId(1), first.clone());
             let decided = add(next, 4).await;
             assert_eq!(decided, Ok(vec![1, 2, 4]), "seed {seed}");
             *world.wire.lost_of_100.lock() = 0;
-            assert_eq!(next.confirm().await, Ok(()));
             world.sim.sleep(Duration::from_secs(1)).await;
             assert!(matches!(add(&first, 5).await, Err(Undecided::NotLeading(_))), "seed {seed}");
-            assert!(matches!(first.confirm().await, Err(Undecided::NotLeading(_))), "seed {seed}");
             for (place, process) in world.processes.iter().enumerate() {
                 let seen = process.seen.lock();
                 assert!(!seen.iter().any(|value| value.contains(&3)), "seed {seed}: member {place} saw {seen:?}");
@@ -148,25 +143,6 @@ fn another_member_goes_on_when_the_leader_is_gone() {
 }
 
 #[test]
-fn the_lead_is_handed_over_and_members_change() {
-    let world = world(3, 4);
-    world.sim.block_on(async {
-        let [first, second] = [0, 1].map(|place: usize| world.drivers[place].clone());
-        assert!(first.stand().await);
-        let members = [2, 3, 4].map(MemberId);
-        assert_eq!(first.change_members(&[1, 2, 3].map(MemberId)).await, Ok(()));
-        assert!(first.hand_over(MemberId(2)).await);
-        while !second.stand().await {}
-        assert_eq!(second.change_members(&members).await, Ok(()));
-        assert_eq!(add(&second, 9).await, Ok(vec![9]));
-        assert_eq!(second.members(), members);
-        world.sim.sleep(Duration::from_secs(1)).await;
-        assert_eq!(world.drivers[3].value(), [9]);
-        assert!(!first.stand().await, "it is no member any more");
-    });
-}
-
-#[test]
 fn a_member_whose_disk_fails_says_nothing_more() {
     let world = world(5, 3);
     world.sim.block_on(async {
@@ -174,7 +150,6 @@ fn a_member_whose_disk_fails_says_nothing_more() {
         assert!(first.stand().await);
         *world.processes[0].disk_fails.lock() = true;
         assert_eq!(add(first, 1).await, Err(Undecided::NotStored));
-        assert_eq!(first.confirm().await, Err(Undecided::NotStored));
         // The others answer what has come before.
         world.sim.sleep(Duration::from_secs(1)).await;
         let before = *world.wire.sent.lock();

@@ -3,14 +3,14 @@
 //! Each proposed value is the decided one with a number at its end. So of any two decided values one must begin with the other, and a
 //! number that was acknowledged is in all later ones.
 
-use aze_keeper::{Confirmation, Fate, Group, MemberId, Proposal, Work};
+use aze_keeper::{Fate, Group, MemberId, Proposal, Work};
 use std::collections::BTreeMap;
-
-/// Servers of which members are chosen.
-const SERVERS: usize = 5;
 
 /// Members of a group.
 const MEMBERS: usize = 3;
+
+/// All of them.
+const FOUNDERS: [MemberId; MEMBERS] = [MemberId(1), MemberId(2), MemberId(3)];
 
 /// Steps of the part with faults.
 const STEPS: usize = 1500;
@@ -24,10 +24,8 @@ enum Planted {
     Nothing,
     /// Messages leave, and decisions are told, before they are stored.
     TellBeforeStored,
-    /// One that has lost its memory comes back under its old number.
+    /// One that has lost what it had stored comes back under its old number.
     OldNumber,
-    /// A leader believes itself without asking.
-    ConfirmItself,
 }
 
 /// Numbers from a seed (splitmix64, Steele, Lea, Flood 2014).
@@ -58,23 +56,19 @@ struct Server {
     /// Not stored yet, with [`Planted::TellBeforeStored`].
     late: Option<Vec<u8>>,
     mine: BTreeMap<Proposal, u64>,
-    asked: BTreeMap<Confirmation, usize>,
 }
 
 struct World {
     lots: Lots,
     planted: Planted,
-    keeps: bool,
     servers: Vec<Server>,
-    next_id: u64,
     next_number: u64,
     wire: Vec<(MemberId, MemberId, Vec<u8>)>,
     cut: Vec<(MemberId, MemberId)>,
     faulty: bool,
     longest: Vec<u64>,
     acknowledged: Vec<u64>,
-    confirmed: usize,
-    replaced: usize,
+    restarted: usize,
 }
 
 fn numbers(value: &[u8]) -> Vec<u64> {
@@ -83,29 +77,21 @@ fn numbers(value: &[u8]) -> Vec<u64> {
 
 impl World {
     fn new(seed: u64, planted: Planted) -> World {
-        let mut lots = Lots(seed);
-        let keeps = lots.happens(500) || planted == Planted::TellBeforeStored;
-        let keeps = keeps && planted != Planted::OldNumber;
-        let founders: Vec<MemberId> = (1..=MEMBERS as u64).map(MemberId).collect();
-        let servers = (0..SERVERS).map(|place| {
-            let id = MemberId(place as u64 + 1);
-            let group = (place < MEMBERS).then(|| Group::found(id, &founders, Vec::new()));
-            Server { group, id, stored: None, late: None, mine: BTreeMap::new(), asked: BTreeMap::new() }
+        let servers = FOUNDERS.map(|id| {
+            let group = Some(Group::found(id, &FOUNDERS, Vec::new()));
+            Server { group, id, stored: None, late: None, mine: BTreeMap::new() }
         });
         World {
-            servers: servers.collect(),
-            lots,
+            servers: servers.into(),
+            lots: Lots(seed),
             planted,
-            keeps,
-            next_id: 100,
             next_number: 1,
             wire: Vec::new(),
             cut: Vec::new(),
             faulty: true,
             longest: Vec::new(),
             acknowledged: Vec::new(),
-            confirmed: 0,
-            replaced: 0,
+            restarted: 0,
         }
     }
 
@@ -130,7 +116,7 @@ impl World {
 
     fn work(&mut self, place: usize) -> Result<(), String> {
         while let Some(work) = self.servers[place].group.as_mut().and_then(Group::work) {
-            let Work { stored, messages, decided, outcomes, confirmed } = work;
+            let Work { stored, messages, decided, outcomes } = work;
             if let Some(stored) = stored {
                 let server = &mut self.servers[place];
                 if self.planted == Planted::TellBeforeStored {
@@ -153,19 +139,6 @@ impl World {
                     }
                 }
             }
-            for question in confirmed {
-                self.confirmed(place, question)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn confirmed(&mut self, place: usize, question: Confirmation) -> Result<(), String> {
-        let Some(known) = self.servers[place].asked.remove(&question) else { return Ok(()) };
-        self.confirmed += 1;
-        let has = self.servers[place].group.as_ref().map_or(0, |group| numbers(group.value()).len());
-        if has < known {
-            return Err(format!("a member leads with {has} decisions, when {known} had been acknowledged"));
         }
         Ok(())
     }
@@ -199,7 +172,7 @@ impl World {
 
     fn act(&mut self, place: usize) -> Result<(), String> {
         let choice = self.lots.below(100);
-        let World { servers, planted, next_number, .. } = self;
+        let World { servers, next_number, .. } = self;
         let server = &mut servers[place];
         let Some(group) = server.group.as_mut() else { return Ok(()) };
         match choice {
@@ -213,92 +186,41 @@ impl World {
                     *next_number += 1;
                 }
             }
-            80..=94 => {
-                if let Ok(question) = group.confirm() {
-                    server.asked.insert(question, self.acknowledged.len());
-                    if *planted == Planted::ConfirmItself {
-                        self.confirmed(place, question)?;
-                    }
-                }
-            }
-            95..=97 => {
-                let others: Vec<MemberId> =
-                    group.members().into_iter().filter(|member| *member != group.me()).collect();
-                if let Some(other) = others.first() {
-                    let _ = group.hand_over(*other);
-                }
-            }
             _ => {}
         }
         self.work(place)
     }
 
-    /// The group's members, by the member that leads, if there is one that all see.
+    /// The member that leads, if there is one that all see.
     fn leading(&self) -> Option<usize> {
         let leads = |server: &Server| server.group.as_ref().is_some_and(Group::leads);
         let newest = |place: &usize| self.servers[*place].group.as_ref().map(|group| group.reached());
-        (0..SERVERS).filter(|place| leads(&self.servers[*place])).max_by_key(newest)
+        (0..MEMBERS).filter(|place| leads(&self.servers[*place])).max_by_key(newest)
     }
 
     fn kill(&mut self) {
-        let victim = self.lots.below(SERVERS);
-        if !self.keeps {
-            // One that has forgotten everything counts as lost until it is replaced: of three, one may be.
-            let Some(leader) = self.leading() else { return };
-            let members = self.servers[leader].group.as_ref().expect("it leads").members();
-            let lives = |member: &MemberId| self.servers.iter().any(|s| s.id == *member && s.group.is_some());
-            let others_agree = self
-                .servers
-                .iter()
-                .filter_map(|server| server.group.as_ref())
-                .all(|group| !members.contains(&group.me()) || group.members() == members);
-            if members.len() != MEMBERS || !members.iter().all(lives) || !others_agree {
-                return;
-            }
-        }
+        let victim = self.lots.below(MEMBERS);
+        let forgets = self.planted == Planted::OldNumber;
         let server = &mut self.servers[victim];
         server.group = None;
         (server.late, server.mine) = (None, BTreeMap::new());
-        server.asked.clear();
+        if forgets {
+            server.stored = None;
+        }
     }
 
     fn restart(&mut self) -> Result<(), String> {
-        for place in 0..SERVERS {
+        for place in 0..MEMBERS {
             let server = &mut self.servers[place];
-            if server.group.is_some() || place >= MEMBERS && server.stored.is_none() && self.keeps {
+            if server.group.is_some() {
                 continue;
             }
-            if self.keeps {
-                server.group = Some(match &server.stored {
-                    Some(stored) => Group::restored(stored).map_err(|why| why.to_string())?,
-                    None => Group::found(server.id, &[1, 2, 3].map(MemberId), Vec::new()),
-                });
-            } else {
-                if self.planted != Planted::OldNumber {
-                    server.id = MemberId(self.next_id);
-                    self.next_id += 1;
-                }
-                server.group = Some(Group::newcomer(server.id));
-            }
+            server.group = Some(match &server.stored {
+                Some(stored) => Group::restored(stored).map_err(|why| why.to_string())?,
+                None => Group::found(server.id, &FOUNDERS, Vec::new()),
+            });
+            self.restarted += 1;
             self.work(place)?;
-        }
-        Ok(())
-    }
-
-    /// The leader takes a living server in place of a member that is gone.
-    fn replace(&mut self) -> Result<(), String> {
-        let Some(leader) = self.leading() else { return Ok(()) };
-        let members = self.servers[leader].group.as_ref().expect("it leads").members();
-        let lives = |member: &MemberId| self.servers.iter().any(|s| s.id == *member && s.group.is_some());
-        let free = self.servers.iter().find(|server| server.group.is_some() && !members.contains(&server.id));
-        if let (Some(gone), Some(free)) = (members.iter().find(|member| !lives(member)), free) {
-            let wanted: Vec<MemberId> =
-                members.iter().copied().filter(|member| member != gone).chain([free.id]).collect();
-            let group = self.servers[leader].group.as_mut().expect("it leads");
-            if group.change_members(&wanted).is_ok() {
-                self.replaced += 1;
-            }
-            self.work(leader)?;
         }
         Ok(())
     }
@@ -307,9 +229,8 @@ impl World {
         match self.lots.below(12) {
             0 => self.kill(),
             1..=3 => self.restart()?,
-            4 | 5 if !self.keeps => self.replace()?,
             6 => {
-                let (from, to) = (self.lots.below(SERVERS), self.lots.below(SERVERS));
+                let (from, to) = (self.lots.below(MEMBERS), self.lots.below(MEMBERS));
                 let pair = (self.servers[from].id, self.servers[to].id);
                 self.cut.push(pair);
                 if self.lots.happens(500) {
@@ -330,14 +251,14 @@ impl World {
     }
 
     fn run(&mut self) -> Result<(), String> {
-        for place in 0..SERVERS {
+        for place in 0..MEMBERS {
             self.work(place)?;
         }
         for _ in 0..STEPS {
             match self.lots.below(10) {
                 0..=5 => self.deliver()?,
                 6..=8 => {
-                    let place = self.lots.below(SERVERS);
+                    let place = self.lots.below(MEMBERS);
                     self.act(place)?;
                 }
                 _ if self.lots.happens(150) => self.fault()?,
@@ -359,7 +280,7 @@ impl World {
                     self.act(place)?;
                 }
                 _ => {
-                    let place = self.lots.below(SERVERS);
+                    let place = self.lots.below(MEMBERS);
                     if let Some(group) = self.servers[place].group.as_mut() {
                         if step % 8 == 0 { group.campaign() } else { group.tick() }
                     }
@@ -368,11 +289,7 @@ impl World {
             }
         }
         let states: Vec<String> = self.servers.iter().map(|server| format!("{:?}", server.group)).collect();
-        Err(format!(
-            "a group without faults has decided nothing: keeps {}, wire {} {states:#?}",
-            self.keeps,
-            self.wire.len()
-        ))
+        Err(format!("a group without faults has decided nothing: wire {} {states:#?}", self.wire.len()))
     }
 
     /// What every member knows at the end.
@@ -404,16 +321,14 @@ fn run(seed: u64, planted: Planted) -> Result<World, String> {
 
 #[test]
 fn what_is_decided_stays_decided() {
-    let (mut acknowledged, mut confirmed, mut replaced) = (0, 0, 0);
+    let (mut acknowledged, mut restarted) = (0, 0);
     for seed in 0..400 {
         let world = run(seed, Planted::Nothing).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         acknowledged += world.acknowledged.len();
-        confirmed += world.confirmed;
-        replaced += world.replaced;
+        restarted += world.restarted;
     }
     assert!(acknowledged > 4000, "{acknowledged} decisions");
-    assert!(confirmed > 800, "{confirmed} confirmations");
-    assert!(replaced > 50, "{replaced} replaced members");
+    assert!(restarted > 400, "{restarted} members were started again");
 }
 
 /// How many of the first seeds notice that a protection is missing.
@@ -423,7 +338,7 @@ fn noticed(planted: Planted) -> usize {
 
 #[test]
 fn missing_protections_are_noticed() {
-    for planted in [Planted::TellBeforeStored, Planted::OldNumber, Planted::ConfirmItself] {
+    for planted in [Planted::TellBeforeStored, Planted::OldNumber] {
         let found = noticed(planted);
         eprintln!("{planted:?}: {found}");
         assert!(found > 0, "{planted:?}");

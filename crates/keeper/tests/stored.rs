@@ -31,7 +31,7 @@ fn stored() -> Vec<u8> {
 fn a_member_goes_on_with_what_it_has_stored() {
     let group = Group::restored(&stored()).expect("it is what was stored");
     assert_eq!((group.me(), group.members()), (MemberId(1), [1, 2, 3].map(MemberId).to_vec()));
-    assert_eq!(group.value(), b"first");
+    assert_eq!((group.value(), group.agreed()), (b"first".as_slice(), b"second".as_slice()));
     // The founders' entry, that of the new leader, and the proposal.
     assert_eq!(group.reached(), (2, 3));
     assert!(!group.leads(), "who was started again does not lead");

@@ -370,6 +370,9 @@ wire_enum! {
         /// Server, to the members of the keeper group: the keeper, in this life, has not answered, or its process `has_ended`, as a
         /// process on the same machine has seen. Reply: `Done`.
         192 = KeeperGone { keeper: ServerIndex, began: MapEpoch, incarnation: Incarnation, has_ended: bool },
+        /// Server, from server 0 when all servers of a volume in directories start: to which map has this one agreed last as a member
+        /// of a keeper group? Reply: `GroupKeptIs`.
+        193 = GroupKept,
         /// Server, from one that holds opens or locks of the session and is to be told of its end: is the session connected
         /// there, or was it a moment ago? Reply: `Done`, or refused with `Expired`.
         181 = KnowsSession { session: SessionId },

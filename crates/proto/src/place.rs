@@ -50,8 +50,34 @@ wire_struct! {
     pub struct GroupMember {
         /// Its server.
         pub server: ServerIndex,
-        /// The session of its process: a later process of that server has forgotten what this one has promised, and is another member.
+        /// What names it: the session of its process, since a later process of that server has forgotten what this one has promised. On a
+        /// volume in directories [`GroupMember::lasting`].
         pub session: SessionId,
+    }
+}
+
+wire_struct! {
+    /// The newest map to which a member of a keeper group has agreed, and where in the order of decisions that is. Of those that are
+    /// highest in this order among all members, each has what is decided.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Agreed {
+        /// The start of the volume in which the group was formed.
+        pub start: u64,
+        /// The map by which it was.
+        pub formed: MapEpoch,
+        /// The term of the proposal.
+        pub term: u64,
+        /// Its place in the log.
+        pub index: u64,
+        /// The map.
+        pub map: ShardMap,
+    }
+}
+
+impl Agreed {
+    /// Where in the order of decisions it is.
+    pub fn order(&self) -> (u64, MapEpoch, u64, u64) {
+        (self.start, self.formed, self.term, self.index)
     }
 }
 
@@ -192,6 +218,14 @@ impl ServerInfo {
 /// Members of a keeper group, where there are as many servers: it goes on without one of them.
 pub const GROUP_MEMBERS: usize = 3;
 
+impl GroupMember {
+    /// A member of a volume in directories: what it has promised is on the disk of its server. It is another one when the server has
+    /// come back, which the group decides.
+    pub fn lasting(server: ServerIndex, life: u32) -> GroupMember {
+        GroupMember { server, session: SessionId((u64::from(life) << 16 | u64::from(server.0)) + 1) }
+    }
+}
+
 impl KeeperGroup {
     /// The member that a server is, in whatever life.
     pub fn member(&self, server: ServerIndex) -> Option<&GroupMember> {
@@ -206,14 +240,14 @@ impl KeeperGroup {
 
 impl ShardMap {
     /// Forms another group by this map, if that is due: members that are gone are replaced. With fewer than three servers the keeper
-    /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) it does so in any case.
+    /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) members outlive their processes.
     pub fn form_group(&mut self, lasts: bool) {
         let is_there = |server: ServerIndex| !self.is_gone(server);
         let living: Vec<ServerIndex> = self.indexes().filter(|server| is_there(*server)).collect();
-        let wanted = if lasts || living.len() < GROUP_MEMBERS { 1 } else { GROUP_MEMBERS };
-        let member = |server: ServerIndex| {
-            let session = self.server(server).map_or(SessionId(0), |info| info.session);
-            GroupMember { server, session }
+        let wanted = if living.len() < GROUP_MEMBERS { 1 } else { GROUP_MEMBERS };
+        let member = |server: ServerIndex| match self.server(server) {
+            Some(info) if lasts => GroupMember::lasting(server, info.life),
+            info => GroupMember { server, session: info.map_or(SessionId(0), |info| info.session) },
         };
         let mut members = vec![member(self.keeper)];
         // Who is a member stays one; then come servers on other nodes than those that there are.
@@ -236,6 +270,14 @@ impl ShardMap {
         if members != self.group.members {
             self.group = KeeperGroup { formed: self.epoch, members };
         }
+    }
+
+    /// Whether a member is its server in the life that the server has by this map.
+    pub fn is_living(&self, member: &GroupMember) -> bool {
+        self.server(member.server).is_some_and(|info| {
+            let is_it = info.session == member.session || *member == GroupMember::lasting(member.server, info.life);
+            is_it && !info.ended && !info.left
+        })
     }
 
     /// How many shards the volume has.

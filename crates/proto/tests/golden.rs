@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 13, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 14, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -9,7 +9,7 @@ use aze_proto::message::{
     Envelope, HeldStub, HotCount, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall,
     RecentActivity, ServerActivity,
 };
-use aze_proto::place::{GroupMember, KeeperGroup, Layout, ServerInfo, ShardMap};
+use aze_proto::place::{Agreed, GroupMember, KeeperGroup, Layout, ServerInfo, ShardMap};
 use aze_proto::predicate::Predicate;
 use aze_proto::slots::SlotTable;
 use aze_proto::wire::{Blob, Wire};
@@ -217,8 +217,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let ended = Request::ServerEnded { server: ServerIndex(6), began: MapEpoch(7), incarnation: Incarnation(8) };
     let stub = HeldStub { dir: Ino(1), rights: 2, round: 3 };
-    let known =
-        Reply::KnownIs { stubs: vec![stub], fenced: vec![SessionId(4)], tokens: vec![TxId(6)], next: Some(Ino(5)) };
+    let known = Reply::KnownIs { stubs: vec![stub], fenced: vec![SessionId(4)], next: Some(Ino(5)) };
     let map = ShardMap {
         epoch: MapEpoch(1),
         keeper: ServerIndex(0),
@@ -233,6 +232,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         servers: Vec::new(),
         slots: SlotTable::modular(64, 1).expect("one slot of 64 shards"),
     };
+    let agreed = Agreed { start: 6, formed: MapEpoch(7), term: 8, index: 9, map: map.clone() };
     let hello = Hello {
         versions: Versions { oldest: 9, newest: 10 },
         session: SessionId(5),
@@ -293,8 +293,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("leaving", Reply::Leaving { slots: 5, servers: vec![ServerIndex(2)] }.to_bytes()),
         ("enter", Request::Enter { slot: ServerIndex(1), info }.to_bytes()),
         ("balance", Request::Balance.to_bytes()),
+        ("group kept is", Reply::GroupKeptIs { volume: Some(5), agreed: Some(agreed) }.to_bytes()),
         ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
         ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
+        ("group kept", Request::GroupKept.to_bytes()),
         ("group", Request::Group { formed: MapEpoch(5), bytes: Blob(vec![6, 7]) }.to_bytes()),
         (
             "keeper gone",
@@ -383,8 +385,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("known", "610001000200000000000000"),
     (
         "known is",
-        "390001000000010000000000000002000000000000000300000000000000010000000400000000000000010000000600000000\
-         000000010500000000000000",
+        "390001000000010000000000000002000000000000000300000000000000010000000400000000000000010500000000000000",
     ),
     (
         "envelope",
@@ -445,10 +446,15 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("balance", "b700"),
     (
+        "group kept is",
+        "5b00010500000000000000010600000000000000070000000800000000000000090000000000000001000000000001000000010000000200030000000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000",
+    ),
+    (
         "entered",
         "530001000000000001000000010000000200030000000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000010000000500000000000000",
     ),
     ("balancing", "540005000000"),
+    ("group kept", "c100"),
     ("group", "be0005000000020000000607"),
     ("keeper gone", "c000050006000000070001"),
     ("takeover is", "5a000500000000000000010000000600000000000000"),
@@ -524,14 +530,12 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "head",
-        "415a4b0d0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
-         000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26\
-         72625e62991d60be5715c9cf79a37ce4626f6479",
+        "415a4b0e0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f2689ee89742866736baf789883beac7759626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_13() {
+fn encodings_are_those_of_version_14() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

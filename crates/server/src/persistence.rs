@@ -17,6 +17,7 @@ pub(crate) mod check;
 mod checkpoint;
 mod gate;
 pub(crate) mod opening;
+mod promises;
 pub(crate) mod resolve;
 mod room;
 mod settle;

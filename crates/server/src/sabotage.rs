@@ -130,8 +130,12 @@ pub enum Sabotage {
     LeaveSlotBehind,
     /// The taker of a slot does not remember how requests ended at the giver.
     ForgetBroughtOutcomes,
-    /// Servers are told of a move of a slot before it is on the disk of the one that decides.
-    TellBeforeDurable,
+    /// A member of the keeper group answers before its promises are on its disk.
+    PromiseUnsaved,
+    /// A member of the keeper group that comes back has forgotten its promises, and votes.
+    ForgetPromises,
+    /// A start goes by the map on the disk of server 0.
+    StartByFirst,
     /// The taker of a slot says that it has all of it when it has that in memory.
     TakeUnsaved,
     /// The giver of a slot lets go of it on its disk when it has given it, before the move is decided.

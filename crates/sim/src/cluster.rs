@@ -9,7 +9,7 @@ use aze_proto::handshake::Secret;
 use aze_proto::limits::START_SECONDS_MAX;
 use aze_proto::message::Durability;
 use aze_proto::slots::Placement;
-use aze_proto::{BackingIdentity, Failure, ServerIndex};
+use aze_proto::{BackingIdentity, Failure, ServerIndex, ShardMap};
 use aze_server::sabotage::Switches;
 use aze_server::{Server, StorageDir};
 use futures_util::future::try_join_all;
@@ -237,7 +237,7 @@ impl Cluster {
             pid: pid(slot, ended[usize::from(slot)].unwrap_or(lives[usize::from(slot)])),
             has_ended: ended[usize::from(slot)].is_some(),
         };
-        let map = self.servers().iter().map(|server| server.map()).max_by_key(|map| map.epoch);
+        let map = self.newest_map();
         let is_there = |slot: u16| match &map {
             Some(map) => map.server(ServerIndex(slot)).is_some_and(|info| !info.left),
             None => slot < self.layout.servers,
@@ -280,6 +280,14 @@ impl Cluster {
     /// # Errors
     /// What [`aze_server::start`] says.
     pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
+        let members = self.members().await?;
+        let started = try_join_all(members.iter().map(|index| self.start_server(*index))).await;
+        let Err(failure) = started else { return Ok(()) };
+        if !failure.detail.contains("start the volume once more") {
+            return Err(failure);
+        }
+        // By server 0 it consisted of other servers; now that knows.
+        (0..self.places()).for_each(|index| self.kill_server(index, false));
         let members = self.members().await?;
         try_join_all(members.into_iter().map(|index| self.start_server(index))).await.map(|_| ())
     }
@@ -343,6 +351,26 @@ impl Cluster {
     /// All servers that run.
     pub fn servers(&self) -> Vec<Arc<Server>> {
         self.servers.lock().iter().flatten().cloned().collect()
+    }
+
+    /// The newest map that any of them has.
+    pub fn newest_map(&self) -> Option<Arc<ShardMap>> {
+        self.servers().into_iter().map(|server| server.map()).max_by_key(|map| map.epoch)
+    }
+
+    /// Runs something as a task of a server's node, with which it ends.
+    pub async fn at_server<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        index: ServerIndex,
+        work: impl FnOnce(Arc<Server>) -> F,
+    ) -> Option<T> {
+        let (done, result) = futures_channel::oneshot::channel();
+        let work = work(self.server(index.0)?);
+        self.sim.node(&server_node(index.0)).spawn(async move {
+            // An error means that the run is over.
+            let _ = done.send(work.await);
+        });
+        result.await.ok()
     }
 
     /// The world of a client's node.

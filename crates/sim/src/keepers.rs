@@ -1,13 +1,15 @@
 //! A crowd moves directories into each other and takes rights from them, while the keeper of the map changes: it dies, is cut off, or
 //! hands over. Acknowledged moves are there, no directory comes below itself, and moves go on.
 //!
-//! All that the crowd uses is on servers that do not die; the others die one after the other, whichever of them keeps the map.
+//! On a volume in memory all that the crowd uses is on servers that do not die; the others die one after the other, whichever of them keeps
+//! the map. On a volume in directories any of them dies, and comes back alone, or all end at once, also by a power cut, and start again.
 
 use crate::cluster::{Cluster, Layout, client_node, server_node};
 use crate::work::{ROOT, shared::new_file};
 use aze_client::Client;
 use aze_io::sim::{Faults, Link, Sim, SimRng};
 use aze_io::sync::Mutex;
+use aze_proto::message::Durability;
 use aze_proto::{Change, Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex};
 use aze_server::sabotage::Switches;
 use futures_util::future::join_all;
@@ -62,11 +64,20 @@ struct Place {
 
 /// Runs a seed.
 pub fn run(seed: u64, switches: Switches) -> Crowd {
+    run_in(seed, switches, false)
+}
+
+/// Runs a seed on a volume in directories.
+pub fn run_durable(seed: u64, switches: Switches) -> Crowd {
+    run_in(seed, switches, true)
+}
+
+fn run_in(seed: u64, switches: Switches, lasts: bool) -> Crowd {
     let sim = Sim::new(seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
     let mut rng = SimRng::new(seed, "keepers");
     let servers = rng.between(3, 6) as u16;
-    let layout = Layout { switches, ..Layout::of(servers) };
+    let layout = Layout { switches, durability: lasts.then_some(Durability::Fsync), ..Layout::of(servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let crowd = sim.block_on(whole(cluster.clone(), rng));
     let crowd = Crowd { trace_hash: sim.trace_hash(), ..crowd };
@@ -88,7 +99,10 @@ async fn whole(cluster: Arc<Cluster>, mut rng: SimRng) -> Crowd {
         cluster.on_client(number, mover(cluster.clone(), client, place, number, rng))
     });
     let movers: Vec<_> = movers.collect();
-    let keepers = trouble(&cluster, &place, &mut rng).await;
+    let keepers = match cluster.layout().durability {
+        None => trouble(&cluster, &place, &mut rng).await,
+        Some(_) => durable_trouble(&cluster, &place, &mut rng).await,
+    };
     cluster.sim.heal();
     cluster.sim.set_faults(Faults::default());
     cluster.sim.sleep(Duration::from_secs(2)).await;
@@ -140,6 +154,8 @@ async fn begin(cluster: &Arc<Cluster>) -> Result<(Arc<Place>, Vec<Arc<Client>>),
         }
         number += try_number;
     }
+    // After a power cut it is there.
+    first.sync(&ROOT).await?;
     let at = Mutex::new((0..ITEMS).map(|item| (item, Some(0))).collect());
     let place = Place {
         dirs,
@@ -226,8 +242,95 @@ async fn find(client: &Client, place: &Place, item: usize) -> Option<usize> {
 }
 
 fn keeper_of(cluster: &Cluster) -> Option<ServerIndex> {
-    let maps = cluster.servers().into_iter().map(|server| server.map());
-    maps.max_by_key(|map| map.epoch).map(|map| map.keeper)
+    cluster.newest_map().map(|map| map.keeper)
+}
+
+/// Cuts the keeper off for a while, in one direction or both.
+async fn cut_off(cluster: &Cluster, keeper: ServerIndex, others: &[u16], rng: &mut SimRng) {
+    let both = rng.chance(600_000);
+    let clients = (0..CLIENTS).map(client_node);
+    for other in others.iter().map(|server| server_node(*server)).chain(clients) {
+        cluster.sim.set_link(&server_node(keeper.0), &other, Link::Down);
+        if both {
+            cluster.sim.set_link(&other, &server_node(keeper.0), Link::Down);
+        }
+    }
+    cluster.sim.sleep(Duration::from_millis(rng.between(100, 6_000))).await;
+    cluster.sim.heal();
+}
+
+/// As [`trouble`], on a volume in directories. At its end all servers run.
+async fn durable_trouble(cluster: &Arc<Cluster>, place: &Place, rng: &mut SimRng) -> u64 {
+    let (mut keepers, mut dead) = (0, Vec::new());
+    for _ in 0..rng.between(3, 8) {
+        cluster.sim.sleep(Duration::from_micros(rng.below(400_000))).await;
+        let Some(keeper) = keeper_of(cluster) else { return keepers };
+        let running: Vec<u16> = (0..cluster.places()).filter(|server| cluster.server(*server).is_some()).collect();
+        let others: Vec<u16> = running.iter().copied().filter(|server| *server != keeper.0).collect();
+        match rng.below(10) {
+            0..4 if running.len() > 2 || running.len() > 1 && dead.is_empty() => {
+                let dies = if rng.chance(600_000) { keeper.0 } else { *rng.pick(&running) };
+                if cluster.server(dies).is_some() {
+                    cluster.kill_server(dies, false);
+                    dead.push(dies);
+                }
+            }
+            4..6 => {
+                let heir = ServerIndex(*rng.pick(&running));
+                // It may be refused, or the server may have died.
+                drop(cluster.at_server(keeper, move |keeper| async move { keeper.hand_over_to(heir).await }).await);
+            }
+            6 => cut_off(cluster, keeper, &others, rng).await,
+            7 => {
+                let power_cut = rng.chance(700_000);
+                cluster.kill_all(0, power_cut);
+                cluster.sim.sleep(Duration::from_millis(5)).await;
+                if power_cut {
+                    // What was not synced may be lost: looking tells.
+                    place.at.lock().values_mut().for_each(|at| *at = None);
+                }
+                dead.clear();
+                cluster.begin_another_start();
+                if let Err(failure) = cluster.start().await {
+                    place.violations.lock().push(format!("the volume does not start: {failure}"));
+                    return keepers;
+                }
+            }
+            _ => {
+                if !all_come_back(cluster, place, &mut dead, rng.chance(500_000)).await {
+                    return keepers;
+                }
+            }
+        }
+        cluster.sim.sleep(Duration::from_micros(rng.below(1_500_000))).await;
+        keepers += u64::from(keeper_of(cluster) != Some(keeper));
+    }
+    all_come_back(cluster, place, &mut dead, true).await;
+    keepers
+}
+
+/// Brings servers back that have died, all at once or the first alone; `false` if they do not come back.
+async fn all_come_back(cluster: &Arc<Cluster>, place: &Place, dead: &mut Vec<u16>, all: bool) -> bool {
+    if !all && dead.len() > 1 {
+        match cluster.bring_back(dead[0]).await {
+            Ok(()) => drop(dead.remove(0)),
+            // The one that died last had decided alone.
+            Err(failure) if failure.detail.contains("bring it back together with this one") => {
+                cluster.kill_server(dead[0], false);
+            }
+            Err(failure) => {
+                place.violations.lock().push(format!("server {} does not come back: {failure}", dead[0]));
+                return false;
+            }
+        }
+    }
+    let back = join_all(dead.iter().map(|server| cluster.bring_back(*server))).await;
+    let failed = dead.iter().zip(&back).filter_map(|(server, back)| back.as_ref().err().map(|why| (server, why)));
+    let failed: Vec<String> =
+        failed.map(|(server, why)| format!("server {server} does not come back: {why}")).collect();
+    place.violations.lock().extend(failed.iter().cloned());
+    dead.clear();
+    failed.is_empty()
 }
 
 /// Has the keeper change in several ways; gives how often another one kept the map afterwards.
@@ -256,16 +359,7 @@ async fn trouble(cluster: &Arc<Cluster>, place: &Place, rng: &mut SimRng) -> u64
                 drop(result.await);
             }
             _ => {
-                let both = rng.chance(600_000);
-                let clients = (0..CLIENTS).map(client_node);
-                for other in others.iter().map(|server| server_node(*server)).chain(clients) {
-                    cluster.sim.set_link(&server_node(keeper.0), &other, Link::Down);
-                    if both {
-                        cluster.sim.set_link(&other, &server_node(keeper.0), Link::Down);
-                    }
-                }
-                cluster.sim.sleep(Duration::from_millis(rng.between(100, 6_000))).await;
-                cluster.sim.heal();
+                cut_off(cluster, keeper, &others, rng).await;
             }
         }
         cluster.sim.sleep(Duration::from_micros(rng.below(1_500_000))).await;
@@ -276,15 +370,14 @@ async fn trouble(cluster: &Arc<Cluster>, place: &Place, rng: &mut SimRng) -> u64
 
 /// Whether the newest map does not say of each server that has died that it has ended.
 fn is_unseen(cluster: &Cluster) -> bool {
-    let newest = cluster.servers().into_iter().map(|server| server.map()).max_by_key(|map| map.epoch);
-    newest.is_some_and(|map| map.indexes().any(|server| cluster.server(server.0).is_none() && !map.is_gone(server)))
+    cluster
+        .newest_map()
+        .is_some_and(|map| map.indexes().any(|server| cluster.server(server.0).is_none() && !map.is_gone(server)))
 }
 
 /// A directory is renamed within a bound, unless too few servers are left to decide.
 async fn goes_on(cluster: &Arc<Cluster>, place: &Place, client: &Arc<Client>) {
-    let Some(map) = cluster.servers().into_iter().map(|server| server.map()).max_by_key(|map| map.epoch) else {
-        return;
-    };
+    let Some(map) = cluster.newest_map() else { return };
     let living = map.group.members.iter().filter(|member| cluster.server(member.server.0).is_some()).count();
     if living < map.group.majority() {
         return;

@@ -68,8 +68,8 @@ fn is_noticed(removed: Sabotage, plan_of: PlanOf, seeds: &[u64]) {
 }
 
 #[test]
-fn a_move_that_is_told_before_it_is_on_the_disk_is_noticed() {
-    is_noticed(Sabotage::TellBeforeDurable, PersistentPlan::moving, &[0]);
+fn a_move_that_is_told_before_it_is_on_disks_is_noticed() {
+    is_noticed(Sabotage::PromiseUnsaved, PersistentPlan::moving, &[0]);
 }
 
 #[test]

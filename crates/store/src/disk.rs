@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `volume` | which volume and which server this is, and in which format ([`manifest`]) |
 //! | `starts` | in which starts of the volume the server took part, and where its journal ended ([`starts`]) |
-//! | `placement` | which server has which slot, in the directory of the server that keeps the map ([`placement`]) |
+//! | `group` | what the server has promised as a member of the keeper group: the map that is decided, and what may be ([`group`]) |
+//! | `placement` | which server has which slot, as earlier builds have written it at server 0 ([`placement`]) |
 //! | `state-N` | a checkpoint: everything, as records ([`checkpoint`]) |
 //! | `log-N` | the journal since then: records in the order in which they took effect ([`journal`]) |
 //! | `data-N` | a segment: file data that the checkpoint names, with their checksums ([`segments`]) |
@@ -14,6 +15,7 @@
 //! known to have been durable is refused. The meaning of records is not known here.
 
 pub mod checkpoint;
+pub mod group;
 pub mod journal;
 pub mod manifest;
 pub mod placement;

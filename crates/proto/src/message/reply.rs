@@ -8,7 +8,7 @@ use crate::attr::{Attr, FileKind, Stub};
 use crate::backing::{Backing, Gone};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
 use crate::ids::{Generation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
-use crate::place::ShardMap;
+use crate::place::{Agreed, ShardMap};
 use crate::wire::Blob;
 use crate::wire_enum;
 
@@ -96,9 +96,9 @@ wire_enum! {
         50 = PersistentIs { volume: u64, is_new: bool, start: u64, complete: u64 },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
         51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
-        /// Stubs of directories, in the order of their inode numbers, refused sessions, and the transactions here that
-        /// have the token for moving directories; with `next` there are more stubs, from that number on.
-        57 = KnownIs { stubs: Vec<HeldStub>, fenced: Vec<SessionId>, tokens: Vec<TxId>, next: Option<Ino> },
+        /// Stubs of directories, in the order of their inode numbers, and refused sessions; with `next` there are more stubs, from that
+        /// number on.
+        57 = KnownIs { stubs: Vec<HeldStub>, fenced: Vec<SessionId>, next: Option<Ino> },
         /// Those of the files asked about that are there.
         52 = FilesAre { files: Vec<FileNow> },
         /// Earlier changes are as durable as this volume makes them; `durability` says how durable that is.
@@ -123,6 +123,9 @@ wire_enum! {
         83 = Entered { map: ShardMap, fenced: Vec<SessionId> },
         /// The namespace epoch of this server, and its transactions that have the token for moving directories.
         90 = TakeoverIs { epoch: NamespaceEpoch, tokens: Vec<TxId> },
+        /// The number of the volume of which this server has a part, unless its directories are empty; and the newest map to which it
+        /// has agreed as a member of a keeper group.
+        91 = GroupKeptIs { volume: Option<u64>, agreed: Option<Agreed> },
         /// So many slots are to move until all servers have as many, but for one.
         84 = Balancing { slots: u32 },
         /// Whether all data of a file that a server has are those of the version asked about. They are copies of the backing then.

@@ -1,22 +1,27 @@
 //! A server that died comes back alone, from its directory, while the others go on.
 //!
-//! It says to the keeper which life of it begins. The keeper writes that into the map, and every other server confirms
+//! It says to the keeper which life of it begins. The keeper has the group write that into the map, and every other server confirms
 //! that it has the new map and that it serves no request of the earlier life any more. Only then the server learns what
-//! the others know of its part (`persistence/settle.rs`), and serves clients. The keeper of the map comes back in the
-//! same way: the newest map of the others is the volume's.
+//! the others know of its part (`persistence/settle.rs`), and serves clients. If there is no keeper, members of the group that live take
+//! its place, for which they may need the vote of the one that comes back; or that one does so itself.
 
+use crate::membership::group::As;
 use crate::membership::members::{JOIN_PAUSE, caller_config};
 use crate::membership::peers::without_map;
+use crate::membership::takeover::end_in;
+use crate::persistence::resolve::AGAIN_PAUSE;
+use crate::persistence::state::persistence::Persistence;
 use crate::sabotage::Sabotage;
 use crate::state::{Comeback, OtherServer, Server};
 use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_io::sync::Mutex;
+use aze_keeper::Group;
 use aze_proto::place::ServerInfo;
-use aze_proto::slots::SlotTable;
+use aze_proto::wire::Wire;
 use aze_proto::{
-    Code, Configuration, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex,
-    SessionId, ShardId, ShardMap,
+    Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId,
+    ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Caller, CallerConfig, Target};
 use futures_channel::oneshot;
@@ -32,14 +37,20 @@ const COMEBACK_TIME_MAX: Duration = Duration::from_secs(100);
 /// How long it waits for one answer before it asks again.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// How long other members have to take the keeper's place, before this server tries to.
+const TAKEOVER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long another keeper is waited for, if the one that has ended is not being started.
+const KEEPER_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// What the other servers say of the volume.
 struct Volume {
     map: ShardMap,
     namespace: NamespaceEpoch,
     /// The server that has told the map.
     told_by: Target,
-    /// Servers that have ended, and whose next lives are not in the map.
-    ended: Vec<ServerIndex>,
+    /// Servers that are being started.
+    starting: Vec<ServerIndex>,
 }
 
 /// Asks servers before this one is in the map, over connections of its own: a later one to the same server knows which
@@ -71,6 +82,11 @@ impl Outside {
 
     fn has_ended(&self, server: ServerIndex) -> bool {
         self.ends.lock().seen.contains(&server)
+    }
+
+    /// Whether it was seen to end since this was asked last: from now on its next process is asked.
+    fn take_end(&self, server: ServerIndex) -> bool {
+        self.ends.lock().seen.remove(&server)
     }
 
     /// Resolves when the process of a server is seen to have ended.
@@ -105,6 +121,46 @@ impl Outside {
     }
 }
 
+/// Whether something is to be tried again: the keeper may be another one by then, or not be busy any more.
+fn is_passing(failure: &Failure) -> bool {
+    failure.is_silence() || failure.code == Code::Busy || matches!(failure.refusal, Some(Refusal::MapStale { .. }))
+}
+
+/// The newest map of those that answer.
+fn newest_of(answers: Vec<(&OtherServer, Target, Result<Answer, Failure>)>) -> Result<Volume, Failure> {
+    let mut newest: Option<(ShardMap, Target)> = None;
+    let (mut namespace, mut starting, mut silent) = (NamespaceEpoch(0), Vec::new(), None);
+    for (other, target, answer) in answers {
+        let answer = match answer {
+            Ok(answer) => answer,
+            // It is reading its storage: its earlier life has ended.
+            Err(failure) if failure.code == Code::Busy => {
+                starting.push(other.slot);
+                continue;
+            }
+            Err(failure) => {
+                silent.get_or_insert(failure);
+                continue;
+            }
+        };
+        namespace = namespace.max(answer.header.namespace_epoch);
+        match answer.reply {
+            Reply::Map { map } if map.epoch == MapEpoch(0) => starting.push(other.slot),
+            Reply::Map { map } => {
+                if newest.as_ref().is_none_or(|(known, _)| known.epoch < map.epoch) {
+                    newest = Some((map, target));
+                }
+            }
+            _ => return Err(Failure::new(Code::Malformed, "GetMap was answered with something else")),
+        }
+    }
+    let Some((map, told_by)) = newest else {
+        let why = silent.map_or_else(String::new, |failure| format!(": {failure}"));
+        return Err(Failure::new(Code::Unreachable, format!("no other server has a map of the volume{why}")));
+    };
+    Ok(Volume { map, namespace, told_by, starting })
+}
+
 /// A server, whichever life of it listens there.
 fn target(other: &OtherServer) -> Target {
     let life = (MapEpoch(0), Incarnation(0));
@@ -130,32 +186,137 @@ impl Server {
             .ok_or_else(|| Failure::new(Code::Invalid, format!("the volume has no server {}", self.slot())))?;
         let life = self.begin_life(number, start, known.life).await?;
         let info = ServerInfo { life, since: known.since, incarnation: known.incarnation, ..self.info() };
-        self.namespace.adopt(volume.namespace);
-        if volume.map.keeper == self.slot() {
-            self.keep_again(volume, info).await.map_err(during)
-        } else {
-            self.join_again(outside, comeback, volume, info).await.map_err(during)
+        self.hear_own()?;
+        self.enter_again(outside, comeback, volume, info).await.map_err(during)
+    }
+
+    /// The newest map that this server knew to be decided when it ended.
+    fn hear_own(&self) -> Result<(), Failure> {
+        let forgets = self.config.switches.is(Sabotage::ForgetPromises);
+        let file = self.persistence.as_ref().filter(|_| !forgets).and_then(Persistence::promises_of_this_start);
+        let Some(file) = file else { return Ok(()) };
+        let group = Group::restored(&file.log).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
+        let map = ShardMap::from_bytes(group.value()).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
+        self.group.hear(map);
+        Ok(())
+    }
+
+    /// Gets into the map: by the keeper, or as the keeper.
+    async fn enter_again(
+        self: &Arc<Self>,
+        outside: &Outside,
+        comeback: &Comeback,
+        mut volume: Volume,
+        info: ServerInfo,
+    ) -> Result<Arc<ShardMap>, Failure> {
+        let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
+        // Since when no keeper is there, and none is being started; and since when others may take its place.
+        let (mut alone_since, mut told_since) = (None, None);
+        let mut dead = BTreeSet::new();
+        loop {
+            self.namespace.adopt(volume.namespace);
+            self.group.hear(volume.map.clone());
+            let is_member = self.be_earlier_member().await?;
+            let map = self.group.heard().ok_or(Code::Internal)?;
+            if map.epoch > volume.map.epoch {
+                self.tell_newer(outside, comeback, &map).await;
+            }
+            // The processes that the starter knows; the map may have later ones.
+            let is_meant = |other: &OtherServer| map.server(other.slot).is_some_and(|info| info.pid == other.pid);
+            for other in &comeback.others {
+                let has_ended =
+                    outside.take_end(other.slot) || other.has_ended || volume.starting.contains(&other.slot);
+                if has_ended && is_meant(other) {
+                    dead.insert(other.slot);
+                }
+            }
+            let ended = comeback.others.iter().filter(|other| dead.contains(&other.slot) && is_meant(other));
+            let ended: Vec<ServerIndex> = ended.map(|other| other.slot).filter(|slot| !map.is_gone(*slot)).collect();
+            let is_away = |server: ServerIndex| server == self.slot() || map.is_gone(server) || ended.contains(&server);
+            let keeper = map.keeper;
+            let failure = if !is_away(keeper) {
+                (alone_since, told_since) = (None, None);
+                match self.join_again(outside, comeback, &map, &ended, &info).await {
+                    Ok(map) => return Ok(map),
+                    Err(failure) if is_passing(&failure) || outside.has_ended(keeper) => failure,
+                    Err(failure) => return Err(failure),
+                }
+            } else {
+                let members = map.group.members.iter().map(|member| member.server);
+                let others: Vec<ServerIndex> = members.filter(|server| !is_away(*server)).collect();
+                if others.is_empty() && keeper == self.slot() && !is_member {
+                    let text = format!(
+                        "{} decided alone about the map, and the file 'group' of its directory does not say what: restart the whole \
+                         volume: aze restart --force",
+                        self.who()
+                    );
+                    return Err(Failure::new(Code::Lost, text));
+                }
+                let now_ns = self.io.mono_ns();
+                match volume.starting.contains(&keeper) || keeper == self.slot() {
+                    true => alone_since = None,
+                    false => drop(alone_since.get_or_insert(now_ns)),
+                }
+                let told_ns = *told_since.get_or_insert(now_ns);
+                let may_try = now_ns - told_ns >= TAKEOVER_TIME_MAX.as_nanos() as u64;
+                if is_member && (others.is_empty() || may_try) {
+                    told_since = None;
+                    match self.keep_again(&ended, &info).await {
+                        Ok(map) => return Ok(map),
+                        Err(failure) if is_passing(&failure) => failure,
+                        Err(failure) => return Err(failure),
+                    }
+                } else {
+                    self.tell_gone(outside, comeback, &map, &others).await;
+                    let text = format!(
+                        "server {keeper}, which keeps the map, has died: bring it back together with this one (aze restart)"
+                    );
+                    Failure::new(Code::Unreachable, text)
+                }
+            };
+            let now_ns = self.io.mono_ns();
+            let is_hopeless = alone_since.is_some_and(|since| now_ns - since >= KEEPER_TIME_MAX.as_nanos() as u64);
+            if is_hopeless || now_ns >= give_up_ns || self.is_stopping() {
+                return Err(failure);
+            }
+            self.io.sleep(AGAIN_PAUSE).await;
+            // If no server answers, the map known so far holds.
+            if let Ok(newer) = self.ask_once_for_volume(outside, comeback).await {
+                volume = newer;
+            }
         }
     }
 
-    /// Asks the others for the map until the newest is sure: from the keeper, or, if this is the keeper, from all that
-    /// have not ended.
+    /// Tells the others of a decided map: the servers that have heard of it have died.
+    async fn tell_newer(&self, outside: &Outside, comeback: &Comeback, map: &ShardMap) {
+        let push = Request::MapPush { map: map.clone() };
+        let living = comeback.others.iter().filter(|other| !other.has_ended && !outside.has_ended(other.slot));
+        // One that does not hear it is told again.
+        join_all(living.map(|other| {
+            let (to, push) = (target(other), &push);
+            async move { drop(outside.ask(&to, push, ANSWER_TIME_MAX).await) }
+        }))
+        .await;
+    }
+
+    /// Tells members of the group that the keeper has ended: they take its place.
+    async fn tell_gone(&self, outside: &Outside, comeback: &Comeback, map: &ShardMap, members: &[ServerIndex]) {
+        let Some(ServerInfo { began, incarnation, .. }) = map.server(map.keeper).cloned() else { return };
+        let word = Request::KeeperGone { keeper: map.keeper, began, incarnation, has_ended: true };
+        let members = comeback.others.iter().filter(|other| members.contains(&other.slot));
+        // One that does not hear it is told again.
+        join_all(members.map(|other| {
+            let (to, word) = (target(other), word.clone());
+            async move { drop(outside.ask(&to, &word, ANSWER_TIME_MAX).await) }
+        }))
+        .await;
+    }
+
+    /// Asks the others for the map until one of them says it.
     async fn ask_for_volume(&self, outside: &Outside, comeback: &Comeback) -> Result<Volume, Failure> {
         let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
         loop {
-            let has_ended = |other: &OtherServer| other.has_ended || outside.has_ended(other.slot);
-            let asked = comeback.others.iter().filter(|other| !has_ended(other)).collect::<Vec<_>>();
-            if asked.is_empty() {
-                let text = "none of the other servers runs: start all of them: aze restart --force";
-                return Err(Failure::new(Code::Unreachable, text));
-            }
-            let answers = join_all(asked.iter().map(|other| async move {
-                let to = target(other);
-                let answer = outside.ask(&to, &Request::GetMap, ANSWER_TIME_MAX).await;
-                (*other, to, answer)
-            }))
-            .await;
-            match self.newest_of(comeback, answers, has_ended) {
+            match self.ask_once_for_volume(outside, comeback).await {
                 Err(failure) if failure.is_silence() && self.io.mono_ns() < give_up_ns => {
                     self.io.sleep(JOIN_PAUSE).await;
                 }
@@ -164,54 +325,18 @@ impl Server {
         }
     }
 
-    fn newest_of(
-        &self,
-        comeback: &Comeback,
-        answers: Vec<(&OtherServer, Target, Result<Answer, Failure>)>,
-        has_ended: impl Fn(&OtherServer) -> bool,
-    ) -> Result<Volume, Failure> {
-        let mut newest: Option<(ShardMap, Target)> = None;
-        let (mut namespace, mut starting, mut silent) = (NamespaceEpoch(0), Vec::new(), Vec::new());
-        for (other, target, answer) in answers {
-            let answer = match answer {
-                Ok(answer) => answer,
-                // It is reading its storage: its earlier life has ended.
-                Err(failure) if failure.code == Code::Busy => {
-                    starting.push(other.slot);
-                    continue;
-                }
-                Err(failure) => {
-                    silent.push((other.slot, failure));
-                    continue;
-                }
-            };
-            namespace = namespace.max(answer.header.namespace_epoch);
-            match answer.reply {
-                Reply::Map { map } if map.epoch == MapEpoch(0) => starting.push(other.slot),
-                Reply::Map { map } => {
-                    if newest.as_ref().is_none_or(|(known, _)| known.epoch < map.epoch) {
-                        newest = Some((map, target));
-                    }
-                }
-                _ => return Err(Failure::new(Code::Malformed, "GetMap was answered with something else")),
-            }
+    async fn ask_once_for_volume(&self, outside: &Outside, comeback: &Comeback) -> Result<Volume, Failure> {
+        if comeback.others.iter().all(|other| other.has_ended || outside.has_ended(other.slot)) {
+            let text = "none of the other servers runs: start all of them: aze restart --force";
+            return Err(Failure::new(Code::Unreachable, text));
         }
-        let Some((map, told_by)) = newest else {
-            let why = silent.into_iter().next().map_or_else(String::new, |(_, failure)| format!(": {failure}"));
-            return Err(Failure::new(Code::Unreachable, format!("no other server has a map of the volume{why}")));
-        };
-        let is_same = |other: &&OtherServer| map.server(other.slot).is_some_and(|info| info.pid == other.pid);
-        let seen = comeback.others.iter().filter(|other| has_ended(other)).filter(is_same).map(|other| other.slot);
-        let ended: Vec<ServerIndex> = seen.chain(starting).collect();
-        if map.keeper == self.slot()
-            && let Some((slot, failure)) =
-                silent.into_iter().find(|(slot, _)| !map.is_gone(*slot) && !ended.contains(slot))
-        {
-            return Err(failure.during(format!(
-                "server {slot} may know a newer map: if it has died, bring it back together with this one (aze restart)"
-            )));
-        }
-        Ok(Volume { map, namespace, told_by, ended })
+        let answers = join_all(comeback.others.iter().map(|other| async move {
+            let to = target(other);
+            let answer = outside.ask(&to, &Request::GetMap, ANSWER_TIME_MAX).await;
+            (other, to, answer)
+        }))
+        .await;
+        newest_of(answers)
     }
 
     /// Has the keeper put this life into the map.
@@ -219,35 +344,35 @@ impl Server {
         self: &Arc<Self>,
         outside: &Outside,
         comeback: &Comeback,
-        volume: Volume,
-        info: ServerInfo,
+        map: &ShardMap,
+        ended: &[ServerIndex],
+        info: &ServerInfo,
     ) -> Result<Arc<ShardMap>, Failure> {
-        let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
         // By the same words as before: for other ones the caller would let go of the process that it watches.
-        let keeper = match comeback.others.iter().find(|other| other.slot == volume.map.keeper) {
+        let keeper = match comeback.others.iter().find(|other| other.slot == map.keeper) {
             Some(other) => target(other),
-            None => Target::of(&volume.map, volume.map.keeper).ok_or_else(|| Failure::from(Code::Internal))?,
+            None => Target::of(map, map.keeper).ok_or_else(|| Failure::from(Code::Internal))?,
         };
-        for slot in volume.ended.into_iter().filter(|slot| *slot != volume.map.keeper) {
-            let Some(ServerInfo { began, incarnation, .. }) = volume.map.server(slot).cloned() else { continue };
-            let word = Request::ServerEnded { server: slot, began, incarnation };
+        // Its own earlier life, too: until the map says that it has ended the keeper asks it about the keeper before.
+        let ended = ended.iter().chain([&self.config.slot]);
+        for slot in ended.filter(|slot| **slot != map.keeper && !map.is_gone(**slot)) {
+            let Some(ServerInfo { began, incarnation, session, .. }) = map.server(*slot).cloned() else { continue };
+            if session == info.session {
+                continue;
+            }
+            let word = Request::ServerEnded { server: *slot, began, incarnation };
             outside.ask(&keeper, &word, COMEBACK_TIME_MAX).await?;
         }
-        let join = Request::Join { slot: self.slot(), info };
-        let answer = loop {
-            match outside.ask(&keeper, &join, COMEBACK_TIME_MAX).await {
-                Err(failure) if outside.has_ended(keeper.index) => {
-                    let slot = keeper.index;
-                    return Err(failure.during(format!(
-                        "server {slot}, which keeps the map, has died meanwhile: bring it back together with this one (aze restart)"
-                    )));
-                }
-                Err(failure) if failure.code == Code::Busy && self.io.mono_ns() < give_up_ns => {
-                    self.io.sleep(JOIN_PAUSE).await;
-                }
-                other => break other?,
+        let join = Request::Join { slot: self.slot(), info: info.clone() };
+        let answer = outside.ask(&keeper, &join, COMEBACK_TIME_MAX).await.map_err(|failure| {
+            match outside.has_ended(keeper.index) {
+                true => failure.during(format!(
+                    "server {}, which keeps the map, has died meanwhile: bring it back together with this one (aze restart)",
+                    keeper.index
+                )),
+                false => failure,
             }
-        };
+        })?;
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
             Reply::Map { map } => Ok(Arc::new(map)),
@@ -255,51 +380,28 @@ impl Server {
         }
     }
 
-    /// The keeper comes back: the newest map that the others have goes on with this life in it.
-    async fn keep_again(self: &Arc<Self>, volume: Volume, info: ServerInfo) -> Result<Arc<ShardMap>, Failure> {
-        let Volume { mut map, namespace, ended, .. } = volume;
-        *self.keeper.raising().await = namespace;
-        self.decided_before(&mut map)?;
-        self.keeper.goes_on(self.io.mono_ns());
-        for slot in ended {
-            if let Some(server) = map.servers.get_mut(usize::from(slot.0)) {
-                server.ended = true;
+    /// Becomes the keeper, in this life, by a decision of the group.
+    async fn keep_again(self: &Arc<Self>, ended: &[ServerIndex], info: &ServerInfo) -> Result<Arc<ShardMap>, Failure> {
+        let before = self.group.heard().map(|map| (map.keeper, map.server(map.keeper).map(|info| info.session)));
+        let decided = self.decide_map(As::Successor, |map| {
+            if Some((map.keeper, map.server(map.keeper).map(|info| info.session))) != before {
+                return Err(self.no_keeper());
             }
-        }
-        map.epoch = MapEpoch(map.epoch.0 + 1);
-        self.begin_in(&mut map, self.slot(), info);
-        map.form_group(true);
+            if map.keeper != self.slot() {
+                end_in(map, map.keeper);
+                map.keeper = self.slot();
+            }
+            ended.iter().for_each(|slot| end_in(map, *slot));
+            self.begin_life_in(map, self.slot(), info)
+        });
+        let map = decided.await?.map;
         self.take_kept(&map)?;
+        // Before it gives a token or raises the epoch it asks the others what the keeper before knew.
+        self.keeper.begins(self.io.mono_ns());
         self.install_map(Arc::new(map));
+        self.begin_keeping();
         self.confirmed_by_all(self.slot()).await?;
         Ok(self.map())
-    }
-
-    /// Adds the moves to the map that the keeper's earlier life has decided on its disk, and that no other server knows.
-    fn decided_before(&self, map: &mut ShardMap) -> Result<(), Failure> {
-        let Some(persistence) = &self.persistence else { return Ok(()) };
-        let Some(placement) = &persistence.placement else { return Ok(()) };
-        let mut slots: Vec<(ServerIndex, Configuration)> =
-            map.slots.iter().map(|(_, slot)| (slot.primary, slot.configuration)).collect();
-        for (slot, (known, decided)) in slots.iter_mut().zip(&placement.slots).enumerate() {
-            if decided.1 < known.1 {
-                let detail = format!(
-                    "storage {}: it says that slot {slot} is in configuration {}, and the other servers know of {}: it is older: put the \
-                     directory of the last end back",
-                    persistence.storage.place(),
-                    decided.1,
-                    known.1
-                );
-                return Err(Failure::new(Code::Lost, detail));
-            }
-            *known = *decided;
-        }
-        map.slots = SlotTable::recorded(map.shards(), &slots).map_err(|why| Failure::new(Code::Invalid, why))?;
-        while map.servers.len() < usize::from(placement.servers) {
-            // It was about to join, and has nothing.
-            map.servers.push(ServerInfo::of_none());
-        }
-        Ok(())
     }
 
     /// At the keeper: a server comes back, whose process is another one than that in the map.
@@ -309,9 +411,8 @@ impl Server {
             // The namespace epoch of the answer is then not older than any that other servers know.
             server.hear_all().await?;
             let raising = server.keeper.raising().await;
-            let placing = server.keeper.placing().await;
             server.put_life(slot, info).await?;
-            drop((raising, placing));
+            drop(raising);
             server.confirmed_by_all(slot).await?;
             Ok(Reply::Map { map: (*server.map()).clone() })
         })

@@ -135,11 +135,6 @@ impl Server {
 
     /// Puts a server into the map that joins, unless it is there.
     async fn put_entrant(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Result<(), Failure> {
-        let _placing = self.keeper.placing().await;
-        if let Some(map) = self.map_with(slot, info)? {
-            // Its number is given out, and never again.
-            self.place(&map.slots, map.servers.len() as u16).await?;
-        }
         self.change_map(Some(slot), |map| add_entrant(map, slot, info)).await.map(drop)
     }
 

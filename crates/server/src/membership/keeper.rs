@@ -1,20 +1,30 @@
-//! The keeper's part: the first server decides on the shard map, raises the namespace epoch and
-//! hands out the token for moving directories.
+//! The keeper's part: it proposes what the shard map is to be, raises the namespace epoch and hands out the token for moving directories.
+//! Server 0 makes the first map, when all servers are there.
 
+use crate::membership::peers::without_map;
 use crate::membership::state::keeper::{Living, Taken};
 use crate::membership::takeover::end_in;
+use crate::persistence::state::persistence::Persistence;
+use crate::persistence::state::promises::placement;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
 use crate::work::{Output, Work, then};
-use aze_proto::place::{KeeperGroup, ServerInfo};
+use aze_proto::place::{Agreed, KeeperGroup, ServerInfo};
 use aze_proto::slots::SlotTable;
 use aze_proto::{
-    Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId,
-    ShardMap, TxId,
+    Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
+    SessionId, ShardMap, TxId,
 };
+use aze_rpc::Target;
+use aze_store::disk::placement::Placement;
+use futures_util::future::join_all;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long a server may take that has joined a start to say to which map it has agreed.
+const AGREED_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How long one server may take to confirm a new namespace epoch. Shorter than the time that servers give the keeper, so
 /// that the refusal names the silent server and not the keeper.
@@ -51,11 +61,92 @@ impl Server {
                 Ok(Reply::Map { map: (*server.map()).clone() })
             });
         };
-        let map = self.first_map(servers)?;
-        self.take_kept(&map)?;
+        if self.persistence.is_some() {
+            let server = self.clone();
+            return then(async move { server.begin_again(servers).await });
+        }
+        let map = self.first_map(servers, None)?;
         self.install_map(Arc::new(map.clone()));
         joined.wake();
         Ok(Reply::Map { map }.into())
+    }
+
+    /// All servers of a volume in directories are there: it goes on with the newest map to which any of them has agreed.
+    async fn begin_again(self: &Arc<Self>, servers: Vec<ServerInfo>) -> Result<Reply, Failure> {
+        let _turn = self.keeper.beginning().await;
+        if self.map_epoch_now() == MapEpoch(0) {
+            let agreed = self.newest_agreed(&servers).await?;
+            let map = self.first_map(servers, agreed.as_ref())?;
+            self.take_kept(&map)?;
+            self.install_map(Arc::new(map));
+        }
+        self.keeper.joined().wake();
+        Ok(Reply::Map { map: (*self.map()).clone() })
+    }
+
+    /// The newest map to which the members of a group of the earlier start have agreed. Since all servers say theirs, it is at least as new as
+    /// every decision.
+    async fn newest_agreed(self: &Arc<Self>, servers: &[ServerInfo]) -> Result<Option<Agreed>, Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(None) };
+        let own = persistence.promises.agreed().cloned();
+        if self.config.switches.is(Sabotage::StartByFirst) {
+            return Ok(own);
+        }
+        let others = servers.iter().enumerate().filter(|(at, info)| *at != usize::from(self.slot().0) && !info.left);
+        let answers = join_all(others.map(|(at, info)| self.ask_agreed(ServerIndex(at as u16), info))).await;
+        let mut all: Vec<(Agreed, ServerIndex)> = own.clone().map(|agreed| (agreed, self.slot())).into_iter().collect();
+        for answer in answers {
+            let (server, agreed) = answer?;
+            all.extend(agreed.map(|agreed| (agreed, server)));
+        }
+        let newest = all.into_iter().max_by_key(|(agreed, _)| agreed.order());
+        let Some((agreed, told_by)) = newest else { return Ok(None) };
+        let parts = |agreed: Option<&Agreed>| {
+            let placement = placement(agreed, persistence.placement.as_ref(), self.config.servers);
+            placement
+                .map_or_else(|| (0..self.config.servers).map(ServerIndex).collect(), |placement| placement.members())
+        };
+        let (known, now) = (parts(own.as_ref()), parts(Some(&agreed)));
+        if known != now {
+            self.take_over_agreed(&agreed).await?;
+            let named = |servers: &BTreeSet<ServerIndex>| {
+                servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            };
+            let detail = format!(
+                "by the directory of server 0 the volume consists of servers {}, and by that of server {told_by}, which is newer, of servers {}: \
+                 server 0 has written that down: start the volume once more",
+                named(&known),
+                named(&now)
+            );
+            return Err(Failure::new(Code::Invalid, detail));
+        }
+        Ok(Some(agreed))
+    }
+
+    /// Asks a server that is about to be in the first map to which map it has agreed.
+    async fn ask_agreed(
+        &self,
+        server: ServerIndex,
+        info: &ServerInfo,
+    ) -> Result<(ServerIndex, Option<Agreed>), Failure> {
+        let addresses = info.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        // By the words that the map will have: for other ones the connection would be given up.
+        let life = (MapEpoch::first_of(self.config.starts), Incarnation(0));
+        let to = Target { index: server, host: info.host.clone(), addresses, life };
+        let identity = Identity::default();
+        let asked = self.peers.ask(without_map(&to, &identity, &Request::GroupKept, AGREED_TIME_MAX)).await;
+        let during = |failure: Failure| failure.during("asking every server which map was decided last");
+        let Reply::GroupKeptIs { volume, agreed } = asked.map_err(during)?.reply else {
+            return Err(Failure::new(Code::Malformed, "GroupKept was answered with something else"));
+        };
+        let own = self.persistence.as_ref().filter(|persistence| !persistence.is_new).map(Persistence::volume);
+        if let Some((own, theirs)) = own.zip(volume)
+            && own != theirs
+        {
+            let detail = format!("server {server}: its directory holds a part of another volume than that of server 0");
+            return Err(Failure::new(Code::Invalid, detail));
+        }
+        Ok((server, agreed))
     }
 
     /// The same when the volume is in use.
@@ -72,16 +163,20 @@ impl Server {
         }
     }
 
-    fn first_map(&self, mut servers: Vec<ServerInfo>) -> Result<ShardMap, Failure> {
+    fn first_map(&self, mut servers: Vec<ServerInfo>, agreed: Option<&Agreed>) -> Result<ShardMap, Failure> {
         let epoch = MapEpoch::first_of(self.config.starts);
         for info in &mut servers {
             // Nothing was lost since the volume was made.
             (info.incarnation, info.since) = (Incarnation(0), MapEpoch::first_of(0));
             (info.life, info.began) = (0, epoch);
         }
-        let placement = self.persistence.as_ref().and_then(|persistence| persistence.placement.as_ref());
-        let slots = match placement {
-            Some(placement) => SlotTable::recorded(self.config.shards, &placement.slots),
+        let file = self.persistence.as_ref().and_then(|persistence| persistence.placement.as_ref());
+        let slots = match placement(agreed, file, self.config.servers) {
+            Some(Placement { servers: numbers, slots }) => {
+                // One was about to join, and has nothing.
+                servers.resize_with(servers.len().max(usize::from(numbers)), ServerInfo::of_none);
+                SlotTable::recorded(self.config.shards, &slots)
+            }
             None => SlotTable::placed(self.config.placement, self.config.shards, self.config.servers),
         };
         let slots = slots.map_err(|why| Failure::new(Code::Invalid, why))?;

@@ -124,8 +124,8 @@ impl Server {
             if *server == map.keeper && map.members().count() == 1 {
                 return refused(format!("server {server} is the only one of the volume: 'aze down' ends it"));
             }
-            if *server == map.keeper && self.persistence.is_some() {
-                return refused(format!("server {server} keeps the map of the volume, and cannot leave it"));
+            if *server == ServerIndex(0) && self.persistence.is_some() {
+                return refused("server 0 counts the starts of a volume in directories, and cannot leave it".into());
             }
         }
         Ok(())

@@ -21,6 +21,7 @@ use crate::names::state::unresolved::Unresolved;
 use crate::persistence::opening::Opening;
 use crate::persistence::state::image::{Image, Leftovers};
 use crate::persistence::state::persistence::Persistence;
+use crate::persistence::state::promises::placement;
 use crate::sabotage::Sabotage;
 use crate::shards::ShardSet;
 use crate::shards::logged::Log;
@@ -144,6 +145,7 @@ pub async fn start_when(
     server.install_map(map);
     if server.persistence.is_some() {
         if server.config.comeback.is_some() {
+            server.take_part_durably().await?;
             server.settle().await?;
         } else if server.config.joins_later {
             server.found_part().await?;
@@ -216,7 +218,10 @@ fn new_server(
 
 /// The places of the servers that start together: of a volume in directories that has grown or shrunk, of those that have slots.
 fn places_of(config: &Config, persistence: Option<&Persistence>) -> Vec<Option<ServerInfo>> {
-    let Some(placement) = persistence.and_then(|persistence| persistence.placement.as_ref()) else {
+    let known = |persistence: &Persistence| {
+        placement(persistence.promises.agreed(), persistence.placement.as_ref(), config.servers)
+    };
+    let Some(placement) = persistence.and_then(known) else {
         return vec![None; usize::from(config.servers)];
     };
     let members = placement.members();

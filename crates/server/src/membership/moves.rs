@@ -1,18 +1,13 @@
 //! The keeper moves a slot from one server to another.
 //!
 //! The giver sends data in advance, then holds what concerns the slot and sends the rest; the taker says that it has all of
-//! it; the keeper writes the taker into the map. That is the decision: every process with the new map knows it. A move that fails
+//! it; the keeper has the group write the taker into the map. That is the decision: every process with the new map knows it. A move that fails
 //! before is given up, which both ends are told until they know.
 
-use crate::persistence::state::persistence::disk_failure;
-use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_io::disk::DiskError;
-use aze_proto::slots::SlotTable;
 use aze_proto::{Code, Failure, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
-use aze_store::disk::placement::Placement;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,10 +85,6 @@ impl Server {
             // Giver and taker ask until it is known.
             self.keeper.leaves_open(mov.moving);
             return Err(failure.clone().during(format!("slot {slot} is on server {from} or on server {to}")));
-        }
-        if let Some(failure) = self.failure().filter(|_| self.persistence.is_some()) {
-            // The file on the disk decides how the move has ended, for the next life of this server: giver and taker wait for that.
-            return Err(failure);
         }
         self.keeper.ends_move();
         let telling = match &moved {
@@ -174,32 +165,10 @@ impl Server {
         self.ask_other(from, ShardId(0), request, &[], patience).await
     }
 
-    /// Decides that the slot is the taker's.
+    /// Has the group decide that the slot is the taker's, unless one of both ends is another process by then.
     async fn commit_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
-        // No server comes back meanwhile: it would be told of a map that is about to be an old one.
-        let _placing = self.keeper.placing().await;
-        if self.persistence.is_some() {
-            if !is_as_begun(&self.map(), mov) {
-                return Err(has_ended());
-            }
-            let mut slots = self.map().slots.clone();
-            slots.hand_over(mov.slot, mov.to);
-            if self.config.switches.is(Sabotage::TellBeforeDurable) {
-                self.spread_move(mov).await?;
-                self.io.sleep(GIVE_PAUSE).await;
-                return self.place(&slots, self.map().servers.len() as u16).await;
-            }
-            // The file on the disk is the decision: a server that ends from here on learns of it when it comes back.
-            self.place(&slots, self.map().servers.len() as u16).await?;
-        }
-        self.spread_move(mov).await
-    }
-
-    /// Decides on the map in which the slot is the taker's.
-    async fn spread_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
-        let lasts = self.persistence.is_some();
         let decided = self.change_map(None, |map| {
-            if !lasts && !is_as_begun(map, mov) {
+            if !is_as_begun(map, mov) {
                 return Err(has_ended());
             }
             map.slots.hand_over(mov.slot, mov.to);
@@ -214,22 +183,6 @@ impl Server {
         self.change_map(None, |_| Ok(true)).await?;
         self.keeper.ends_move();
         Ok(())
-    }
-
-    /// Writes down, durably, which server has which slot, and how many numbers of servers are given out. Nothing on a volume in memory.
-    ///
-    /// # Errors
-    /// Nothing has changed; or, if the server has failed with it, that is not known.
-    pub(super) async fn place(&self, slots: &SlotTable, servers: u16) -> Result<(), Failure> {
-        let Some(persistence) = &self.persistence else { return Ok(()) };
-        let slots = slots.iter().map(|(_, slot)| (slot.primary, slot.configuration)).collect();
-        let (dir, failed) = (&*persistence.dir, |error: &DiskError| disk_failure(&persistence.storage.place(), error));
-        Placement { servers, slots }.prepare(dir).await.map_err(|error| failed(&error))?;
-        Placement::take_effect(dir).await.map_err(|error| {
-            let failure = failed(&error);
-            persistence.journal.fail(error);
-            failure
-        })
     }
 
     /// Tells both ends how the move has ended; waits so long for them to confirm it.

@@ -3,6 +3,7 @@
 
 use super::state::image::Image;
 use super::state::persistence::disk_failure;
+use super::state::promises::{self, agreed_in};
 use super::state::starts;
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskError};
@@ -10,9 +11,11 @@ use aze_io::slab::{BASE_BYTES, Slab};
 use aze_meta::{EntryKey, Op, Stamp};
 use aze_proto::ids::{Ino, ServerIndex};
 use aze_proto::limits::BLOCK_BYTES;
+use aze_proto::place::Agreed;
 use aze_proto::slots::SlotTable;
 use aze_proto::sum::block_sum;
 use aze_proto::{Code, Failure, FileKind, NameHash};
+use aze_store::disk::group::GroupFile;
 use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::{self, Manifest};
 use aze_store::disk::placement::Placement;
@@ -154,11 +157,18 @@ async fn open_dirs(
     let Some(known) = first else {
         return Err(Failure::new(Code::Invalid, "no directory of a volume is given"));
     };
-    let mut placement = None;
-    for opened in (0..known.directories).filter_map(|number| seen.get(&(0, number))) {
+    let (mut placement, mut agreed): (Option<Placement>, Option<Agreed>) = (None, None);
+    for ((server, _), opened) in &seen {
         let failed = |error| disk_failure(&opened.path, &error);
-        placement = placement.or(Placement::read(&*opened.dir).await.map_err(failed)?);
+        if *server == 0 {
+            placement = placement.or(Placement::read(&*opened.dir).await.map_err(failed)?);
+        }
+        if let Some(file) = GroupFile::read(&*opened.dir).await.map_err(failed)? {
+            let theirs = agreed_in(&file).map_err(|why| failed(DiskError::Failed(why)))?;
+            agreed = agreed.into_iter().chain([theirs]).max_by_key(Agreed::order);
+        }
     }
+    let placement = promises::placement(agreed.as_ref(), placement.as_ref(), known.servers);
     let slots = match &placement {
         Some(placement) => SlotTable::recorded(known.shards, &placement.slots),
         None => SlotTable::modular(known.shards, known.servers),

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(super) const RESOLVE_TIME_MAX: Duration = Duration::from_secs(100);
 
 /// Pause before a server that is not ready yet is asked again.
-pub(super) const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Questions to other servers under way at once.
 const AT_ONCE: usize = 64;
@@ -80,7 +80,7 @@ impl Server {
             let written = Roots::found(&persistence.dirs, Server::manifest(&self.config, volume)).await;
             written.map_err(|error| super::state::persistence::disk_failure(dir, &error))?;
         }
-        Ok(())
+        self.take_part_durably().await
     }
 
     /// A server that joins a volume in use writes down that it has a part of it: before it takes any, and as of the start that is in
@@ -94,7 +94,7 @@ impl Server {
             );
             return Err(Failure::new(Code::Invalid, detail));
         }
-        let known = self.ask_until_ready(ServerIndex(0), Request::PersistentId).await?;
+        let known = self.ask_until_ready(self.map().keeper, Request::PersistentId).await?;
         let Reply::PersistentIs { volume, start, complete, .. } = known else {
             return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
         };
@@ -108,7 +108,7 @@ impl Server {
         for is_so in [&persistence.is_resolved, &persistence.is_done, &persistence.is_open] {
             is_so.store(true, Ordering::SeqCst);
         }
-        Ok(())
+        self.take_part_durably().await
     }
 
     /// Completes or undoes the interrupted operations, with the other servers.

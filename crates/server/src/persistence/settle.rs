@@ -65,11 +65,7 @@ impl Server {
         self.hold_own_directories();
         let others: Vec<ServerIndex> = self.map().members().filter(|other| *other != self.slot()).collect();
         let learnt = join_all(others.iter().map(|other| self.learn_from(*other))).await;
-        let tokens: Vec<Vec<TxId>> = learnt.into_iter().collect::<Result<_, Failure>>()?;
-        if self.map().keeper == self.slot() {
-            let tokens: Vec<_> = tokens.concat().into_iter().map(|tx| (tx, None)).collect();
-            self.keeper.knows_tokens(&tokens, self.io.mono_ns());
-        }
+        learnt.into_iter().collect::<Result<(), Failure>>()?;
         self.take_up();
         persistence.is_resolved.store(true, Ordering::SeqCst);
         persistence.is_done.store(true, Ordering::SeqCst);
@@ -108,18 +104,18 @@ impl Server {
     }
 
     /// Learns which stubs of this server's directories another server has, and which sessions it refuses. One that has
-    /// ended may have any of them. Gives its transactions that have the token.
-    async fn learn_from(self: &Arc<Self>, other: ServerIndex) -> Result<Vec<TxId>, Failure> {
+    /// ended may have any of them.
+    async fn learn_from(self: &Arc<Self>, other: ServerIndex) -> Result<(), Failure> {
         let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
         let mut from = Ino(0);
         loop {
             if self.map().is_gone(other) {
                 self.suppose_holder(other);
-                return Ok(Vec::new());
+                return Ok(());
             }
             let known = Request::Known { of: self.slot(), from };
-            let (stubs, fenced, tokens, next) = match self.ask(other, ShardId(0), known).await {
-                Ok(Reply::KnownIs { stubs, fenced, tokens, next }) => (stubs, fenced, tokens, next),
+            let (stubs, fenced, next) = match self.ask(other, ShardId(0), known).await {
+                Ok(Reply::KnownIs { stubs, fenced, next }) => (stubs, fenced, next),
                 Ok(_) => return Err(Failure::new(Code::Malformed, "Known was answered with something else")),
                 Err(failure) if failure.is_silence() || failure.code == Code::Busy => {
                     if self.io.mono_ns() >= deadline_ns {
@@ -141,7 +137,7 @@ impl Server {
             }
             match next {
                 Some(next) => from = next,
-                None => return Ok(tokens),
+                None => return Ok(()),
             }
         }
     }
@@ -187,8 +183,7 @@ impl Server {
         }
         let stubs = held.into_iter().map(|(dir, (rights, round))| HeldStub { dir, rights, round }).collect();
         let fenced = if from == Ino(0) { self.sessions.fenced() } else { Vec::new() };
-        let tokens = self.transactions.with_token();
-        Ok(Reply::KnownIs { stubs, fenced, tokens, next }.into())
+        Ok(Reply::KnownIs { stubs, fenced, next }.into())
     }
 
     /// Begins to bring to an end what is in doubt in the shards here.

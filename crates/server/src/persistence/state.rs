@@ -2,6 +2,7 @@
 
 pub(crate) mod image;
 pub(crate) mod persistence;
+pub(crate) mod promises;
 pub(crate) mod record;
 pub(crate) mod room;
 pub(crate) mod roots;

@@ -1,18 +1,20 @@
 //! What a server tells of its storage, and how it brings everything to the disk at its end.
 
 use super::state::persistence::{OURS, Persistence, disk_failure, storage_failed};
+use super::state::promises::{self, agreed_in};
 use crate::state::{Config, Server};
 use aze_io::Io;
 use aze_io::disk::DiskError;
 use aze_proto::message::Durability;
 use aze_proto::slots::slots_of;
 use aze_proto::{Code, Failure, Reply, ServerIndex};
+use aze_store::disk::group::{self, GroupFile};
 use aze_store::disk::manifest::{self, Manifest};
 use aze_store::disk::placement::Placement;
 use aze_store::disk::starts::Starts;
 use std::sync::atomic::Ordering;
 
-/// The servers that have parts of a volume in directories, read from the directory of the server that keeps its map.
+/// The servers that have parts of a volume in directories, as far as its server 0 knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// With how many servers it was made.
@@ -33,8 +35,11 @@ pub async fn parts_of(io: &Io, dirs: &[String]) -> Result<Option<Parts>, Failure
         let failed = |error: DiskError| disk_failure(path, &error);
         let dir = io.open_dir(path).await.map_err(failed)?;
         let Some(manifest) = Manifest::read(&*dir).await.map_err(failed)? else { continue };
-        if let Some(placement) = Placement::read(&*dir).await.map_err(failed)? {
-            let Manifest { servers: made_with, shards, .. } = manifest;
+        let file = Placement::read(&*dir).await.map_err(failed)?;
+        let promised = GroupFile::read(&*dir).await.map_err(failed)?;
+        let agreed = promised.as_ref().map(agreed_in).transpose().map_err(|why| failed(DiskError::Failed(why)))?;
+        let Manifest { servers: made_with, shards, .. } = manifest;
+        if let Some(placement) = promises::placement(agreed.as_ref(), file.as_ref(), made_with) {
             return Ok(Some(Parts { made_with, shards, members: placement.members().into_iter().collect() }));
         }
     }
@@ -68,6 +73,15 @@ impl Server {
         Ok(Reply::PersistentIs { volume: persistence.volume(), is_new: persistence.is_new, start: begun, complete })
     }
 
+    /// What server 0 is told when all servers start.
+    pub(crate) fn group_kept(&self) -> Result<Reply, Failure> {
+        let persistence = self.persistence.as_ref().ok_or_else(|| {
+            Failure::new(Code::Invalid, format!("{} keeps its part in memory, not on disk", self.who()))
+        })?;
+        let volume = (!persistence.is_new).then(|| persistence.volume());
+        Ok(Reply::GroupKeptIs { volume, agreed: persistence.promises.agreed().cloned() })
+    }
+
     pub(crate) fn synced(&self) -> Reply {
         let durability =
             self.persistence.as_ref().map_or(Durability::None, |persistence| persistence.storage.durability);
@@ -95,7 +109,7 @@ impl Server {
         }
         for dir in &persistence.dirs {
             for name in dir.list().await.map_err(failed)? {
-                if OURS.iter().any(|start| name.starts_with(start)) {
+                if OURS.iter().any(|start| name.starts_with(start)) || name == group::NAME {
                     dir.remove(&name).await.map_err(failed)?;
                 }
             }

@@ -9,6 +9,7 @@ use super::{Counts, LIVES, PersistentPlan, moving};
 use crate::cluster::Cluster;
 use crate::work::{Board, ROOT};
 use aze_io::sync::Mutex;
+use aze_proto::Failure;
 use aze_proto::Ino;
 use aze_proto::message::Durability;
 use futures_util::future::join_all;
@@ -63,7 +64,7 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
             pause(rng.between(0, 200_000)).await;
             moves.in_a_move(cluster, rng, Duration::from_millis(200)).await;
         }
-        let map = cluster.server(0).map(|keeper| keeper.map());
+        let map = cluster.newest_map();
         let members: Vec<u16> = match &map {
             // One that joins and has no slot yet does not come back: it has left.
             Some(map) => map
@@ -87,24 +88,26 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
         }
         pause(rng.between(0, 6_000_000)).await;
         // Who has had its last slot moved away when it died has left, and does not come back.
-        let has_left = |server: u16| {
-            let maps = cluster.servers().into_iter().map(|running| running.map());
-            maps.max_by_key(|map| map.epoch).is_some_and(|map| map.has_left(aze_proto::ServerIndex(server)))
-        };
+        let has_left =
+            |server: u16| cluster.newest_map().is_some_and(|map| map.has_left(aze_proto::ServerIndex(server)));
         dead.retain(|server| !has_left(*server));
-        // The keeper first, if it is one of them and they do not come back together.
-        dead.sort_unstable();
-        let back = match rng.chance(500_000) {
-            true => join_all(dead.iter().map(|server| cluster.bring_back(*server))).await,
-            false => {
-                let mut all = Vec::new();
-                for server in &dead {
-                    all.push(cluster.bring_back(*server).await);
-                    pause(rng.between(0, 2_000_000)).await;
-                }
-                all
+        let mut back = Vec::new();
+        if rng.chance(500_000) {
+            if let Some(server) = dead.first().copied() {
+                back.push(cluster.bring_back(server).await);
+                pause(rng.between(0, 2_000_000)).await;
             }
-        };
+            // The one that died last had decided alone.
+            let needs_both = |back: &Result<(), Failure>| {
+                back.as_ref().is_err_and(|failure| failure.detail.contains("bring it back together with this one"))
+            };
+            if dead.len() > 1 && back.iter().all(needs_both) {
+                cluster.kill_server(dead[0], false);
+                back.clear();
+            }
+        }
+        let rest = dead.iter().skip(back.len());
+        back.extend(join_all(rest.map(|server| cluster.bring_back(*server))).await);
         if let Some(failure) = back.into_iter().find_map(Result::err) {
             return board.violation(format!("life {life}: {dead:?} do not come back: {failure}"));
         }

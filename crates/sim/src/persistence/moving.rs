@@ -1,10 +1,9 @@
 //! Slots of a volume in directories move, and servers join and leave, until everything ends or a server dies.
 
-use crate::cluster::{Cluster, server_node};
+use crate::cluster::Cluster;
 use crate::work::Board;
 use aze_io::sim::SimRng;
 use aze_proto::{Code, Failure, ServerIndex, SlotIndex};
-use aze_server::Server;
 use futures_util::future::{Either, select};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,12 +52,17 @@ pub(super) async fn go(cluster: Arc<Cluster>, board: Arc<Board>, progress: Arc<P
     while !progress.is_over.load(Ordering::Relaxed) {
         cluster.sim.sleep(Duration::from_micros(rng.below(20_000))).await;
         see_ends(&cluster, &board, &mut going, &mut rng);
-        let Some(keeper) = cluster.server(0) else { continue };
-        let map = keeper.map();
+        let Some(map) = cluster.newest_map().filter(|map| cluster.server(map.keeper.0).is_some()) else { continue };
         let members: Vec<ServerIndex> = map.members().filter(|server| !map.is_gone(*server)).collect();
-        let others: Vec<ServerIndex> = members.iter().copied().filter(|server| *server != map.keeper).collect();
+        let first = ServerIndex(0);
+        let others: Vec<ServerIndex> = members.iter().copied().filter(|server| *server != first).collect();
         let draw = rng.below(100);
-        if draw < 8 && map.servers.len() < usize::from(SERVERS_MAX) && map.check_room_for(1).is_ok() {
+        if draw >= 95 {
+            let heir = *rng.pick(&members);
+            let handed =
+                cluster.at_server(map.keeper, move |keeper| async move { keeper.hand_over_to(heir).await }).await;
+            board.note(&cluster, format!("server {heir} is to keep the map: {}", handed == Some(Ok(()))));
+        } else if draw < 8 && map.servers.len() < usize::from(SERVERS_MAX) && map.check_room_for(1).is_ok() {
             let index = map.servers.len() as u16;
             let (starting, run) = (cluster.clone(), board.clone());
             let joined = cluster.on_driver(async move {
@@ -79,7 +83,7 @@ pub(super) async fn go(cluster: Arc<Cluster>, board: Arc<Board>, progress: Arc<P
                 }
                 progress.begun.fetch_add(1, Ordering::Relaxed);
                 let left =
-                    at_keeper(&cluster, &keeper, move |keeper| async move { keeper.leave(&[leaver]).await }).await;
+                    cluster.at_server(map.keeper, move |keeper| async move { keeper.leave(&[leaver]).await }).await;
                 match left {
                     Some(Ok((_, staying))) if staying.is_empty() => break,
                     Some(Ok(_)) => drop(progress.moved.fetch_add(1, Ordering::Relaxed)),
@@ -101,7 +105,7 @@ pub(super) async fn go(cluster: Arc<Cluster>, board: Arc<Board>, progress: Arc<P
             }
             progress.begun.fetch_add(1, Ordering::Relaxed);
             let moved =
-                at_keeper(&cluster, &keeper, move |keeper| async move { keeper.move_slot(slot, to).await }).await;
+                cluster.at_server(map.keeper, move |keeper| async move { keeper.move_slot(slot, to).await }).await;
             match moved {
                 Some(Ok(())) => {
                     progress.moved.fetch_add(1, Ordering::Relaxed);
@@ -114,24 +118,9 @@ pub(super) async fn go(cluster: Arc<Cluster>, board: Arc<Board>, progress: Arc<P
     }
 }
 
-/// Runs something as a task of the keeper, with which it ends.
-async fn at_keeper<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    cluster: &Arc<Cluster>,
-    keeper: &Arc<Server>,
-    work: impl FnOnce(Arc<Server>) -> F,
-) -> Option<T> {
-    let (done, result) = futures_channel::oneshot::channel();
-    let work = work(keeper.clone());
-    cluster.sim.node(&server_node(0)).spawn(async move {
-        // An error means that the run is over.
-        let _ = done.send(work.await);
-    });
-    result.await.ok()
-}
-
 /// Has the processes of servers end that have left: after they have marked their directories, or before.
 fn see_ends(cluster: &Arc<Cluster>, board: &Arc<Board>, going: &mut BTreeSet<ServerIndex>, rng: &mut SimRng) {
-    let Some(map) = cluster.server(0).map(|keeper| keeper.map()) else { return };
+    let Some(map) = cluster.newest_map() else { return };
     for index in map.indexes().filter(|server| map.has_left(*server)) {
         let Some(server) = cluster.server(index.0) else { continue };
         if !going.insert(index) {
@@ -165,7 +154,8 @@ fn see_ends(cluster: &Arc<Cluster>, board: &Arc<Board>, going: &mut BTreeSet<Ser
 fn judge(cluster: &Arc<Cluster>, board: &Arc<Board>, failure: &Failure) {
     board.note(cluster, format!("{:?}: {failure}", failure.code));
     let is_explained = matches!(failure.code, Code::Busy | Code::NoSpace | Code::Invalid) || failure.is_silence();
-    let is_refused = failure.code == Code::Unsupported && failure.detail.contains("no slot moves");
+    let is_refused = failure.code == Code::Unsupported && failure.detail.contains("no slot moves")
+        || failure.detail.contains("does not keep the map");
     if !is_explained && !is_refused {
         board.violation(format!("a slot could not be moved: {:?}: {failure}", failure.code));
     }

@@ -1,5 +1,5 @@
-//! The file that says which server has which slot. The server that keeps the volume's map has it, once a slot has moved or a
-//! server has joined: what it says is the decision, and servers are told of a move after it is durable.
+//! The file by which earlier builds decided which server has which slot, in the directory of server 0. It is read for slots that have
+//! moved under such a build, and written no more: a [keeper group](super::group) decides.
 
 use super::text::{self, Fields, with_sum};
 use aze_io::disk::{Dir, DiskError, DiskResult};
@@ -79,22 +79,6 @@ impl Placement {
     /// The disk's error, and a file that cannot be parsed.
     pub async fn read(dir: &dyn Dir) -> DiskResult<Option<Placement>> {
         text::read(dir, NAME, |text| Placement::parse(text).map_err(DiskError::Failed)).await
-    }
-
-    /// Writes the file beside the one that counts, durably; [`Self::take_effect`] lets it count.
-    ///
-    /// # Errors
-    /// The disk's error; then nothing has changed.
-    pub async fn prepare(&self, dir: &dyn Dir) -> DiskResult<()> {
-        text::prepare(dir, NAME, self.text()).await
-    }
-
-    /// Lets what was prepared count, durably.
-    ///
-    /// # Errors
-    /// The disk's error; then it is not known which one counts.
-    pub async fn take_effect(dir: &dyn Dir) -> DiskResult<()> {
-        text::take_effect(dir, NAME).await
     }
 }
 

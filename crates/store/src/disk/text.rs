@@ -1,6 +1,7 @@
 //! Small text files that a person can read, too: a title, then lines of a name and a value.
 
 use aze_io::disk::{Dir, DiskError, DiskResult};
+use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::block_sum;
 use std::str::{FromStr, Lines};
 
@@ -41,29 +42,38 @@ pub(super) async fn read<T>(
     name: &str,
     parse: impl FnOnce(&str) -> DiskResult<T>,
 ) -> DiskResult<Option<T>> {
+    read_bytes(dir, name, BYTES_MAX, |bytes| parse(&String::from_utf8_lossy(bytes))).await
+}
+
+/// The same of a file that is more than text, of so many bytes at most.
+pub(super) async fn read_bytes<T>(
+    dir: &dyn Dir,
+    name: &str,
+    bytes_max: u64,
+    parse: impl FnOnce(&[u8]) -> DiskResult<T>,
+) -> DiskResult<Option<T>> {
     let file = match dir.open(name).await {
         Ok(file) => file,
         Err(DiskError::NotFound(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let bytes = file.read_at(0, file.size().await?.min(BYTES_MAX) as usize).await?;
-    let parsed = parse(&String::from_utf8_lossy(&bytes));
-    parsed.map(Some).map_err(|error| match error {
+    let bytes = file.read_at(0, file.size().await?.min(bytes_max) as usize).await?;
+    parse(&bytes).map(Some).map_err(|error| match error {
         DiskError::Unfit(why) => DiskError::Unfit(format!("the file '{name}': {why}")),
         error => DiskError::Failed(format!("the file '{name}': {error}")),
     })
 }
 
 /// Replaces a file, durably: after a crash it has its old text or the new one.
-pub(super) async fn write(dir: &dyn Dir, name: &str, text: String) -> DiskResult<()> {
+pub(super) async fn write(dir: &dyn Dir, name: &str, text: impl Into<Vec<u8>>) -> DiskResult<()> {
     prepare(dir, name, text).await?;
     take_effect(dir, name).await
 }
 
 /// The first half of [`write`]: the file is as it was, also after an error.
-pub(super) async fn prepare(dir: &dyn Dir, name: &str, text: String) -> DiskResult<()> {
+pub(super) async fn prepare(dir: &dyn Dir, name: &str, text: impl Into<Vec<u8>>) -> DiskResult<()> {
     let file = dir.create(&new_name(name)).await?;
-    file.append(text.into_bytes()).await?;
+    file.append(text.into()).await?;
     file.sync().await
 }
 
@@ -79,6 +89,15 @@ fn new_name(name: &str) -> String {
 
 /// The text with its checksum, as its last line.
 pub fn with_sum(body: String) -> String {
-    let sum = block_sum(body.as_bytes());
+    let sum = sum_of(body.as_bytes());
     body + &format!("sum {sum:08x}\n")
+}
+
+/// The checksum of a file: of its one block, or of the checksums of its blocks.
+pub(super) fn sum_of(bytes: &[u8]) -> u32 {
+    if bytes.len() <= BLOCK_BYTES {
+        return block_sum(bytes);
+    }
+    let sums: Vec<u8> = bytes.chunks(BLOCK_BYTES).flat_map(|block| block_sum(block).to_le_bytes()).collect();
+    sum_of(&sums)
 }

@@ -2,12 +2,18 @@
 
 use aze_io::sync::Mutex;
 use aze_keeper::{Driver, MemberId, Outside};
+use aze_proto::place::GroupMember;
 use aze_proto::{MapEpoch, ServerIndex, SessionId, ShardMap};
 use futures_channel::oneshot;
+use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
 use std::sync::Arc;
 
 pub(crate) struct Grouped {
     member: Mutex<Option<Member>>,
+    /// One change of the member at a time, where it waits for the disk.
+    changing: AsyncMutex<()>,
+    /// The newest map that this server has heard of while it comes back.
+    heard: Mutex<Option<Arc<ShardMap>>>,
     /// Who waits for another keeper.
     asking: Mutex<Vec<oneshot::Sender<()>>>,
     /// Whether this server finds out whether the keeper is gone.
@@ -23,19 +29,20 @@ pub(crate) struct Member {
     pub(crate) _outside: Arc<dyn Outside>,
 }
 
-/// How a member is named in its group: by its process, since a later one of the same server has forgotten what this one has promised.
+/// How a member is named in its group.
 pub(crate) fn id_of(session: SessionId) -> MemberId {
     MemberId(session.0.max(1))
 }
 
 /// The server of a member.
-pub(crate) fn server_of(map: &ShardMap, id: MemberId) -> Option<ServerIndex> {
-    map.group.members.iter().find(|member| id_of(member.session) == id).map(|member| member.server)
+pub(crate) fn server_of(members: &[GroupMember], id: MemberId) -> Option<ServerIndex> {
+    members.iter().find(|member| id_of(member.session) == id).map(|member| member.server)
 }
 
 impl Grouped {
     pub(crate) fn new() -> Grouped {
-        Grouped { member: Mutex::new(None), asking: Mutex::default(), looking: Mutex::new(false) }
+        let (changing, heard) = (AsyncMutex::new(()), Mutex::new(None));
+        Grouped { member: Mutex::new(None), changing, heard, asking: Mutex::default(), looking: Mutex::new(false) }
     }
 
     /// The member here, if this server is one.
@@ -49,6 +56,29 @@ impl Grouped {
         if known.as_ref().is_none_or(|known| known.formed < formed) {
             *known = member();
         }
+    }
+
+    /// The turn to change the member.
+    pub(crate) async fn changing(&self) -> AsyncGuard<'_, ()> {
+        self.changing.lock().await
+    }
+
+    /// This server is that member from now on, or none.
+    pub(crate) fn is_now(&self, member: Option<Member>) {
+        *self.member.lock() = member;
+    }
+
+    /// A server that comes back has heard of a map.
+    pub(crate) fn hear(&self, map: ShardMap) {
+        let mut heard = self.heard.lock();
+        if heard.as_ref().is_none_or(|known| known.epoch < map.epoch) {
+            *heard = Some(Arc::new(map));
+        }
+    }
+
+    /// The newest map that it has heard of.
+    pub(crate) fn heard(&self) -> Option<Arc<ShardMap>> {
+        self.heard.lock().clone()
     }
 
     /// Resolves when there is another keeper, or another life of it.

@@ -30,8 +30,8 @@ pub(crate) struct Keeper {
     refused: Mutex<Refused>,
     /// One slot moves at a time; the number of the last move.
     moving: AsyncMutex<u64>,
-    /// One change of the placement on the disk at a time.
-    placing: AsyncMutex<()>,
+    /// The first map is made once.
+    beginning: AsyncMutex<()>,
     /// The move that is not decided yet.
     undecided: Mutex<Option<u64>>,
     /// A move that the group may have decided, or not.
@@ -116,7 +116,7 @@ impl Keeper {
     pub(crate) fn new(slots: Vec<Option<ServerInfo>>, epoch: NamespaceEpoch) -> Keeper {
         Keeper {
             joined: Mutex::new(Joined { slots, waiting: Vec::new() }),
-            placing: AsyncMutex::default(),
+            beginning: AsyncMutex::default(),
             token: Mutex::new(Token::default()),
             raising: AsyncMutex::new(epoch),
             refused: Mutex::default(),
@@ -184,9 +184,9 @@ impl Keeper {
         self.moving.try_lock()
     }
 
-    /// The turn to change the placement on the disk.
-    pub(crate) async fn placing(&self) -> AsyncGuard<'_, ()> {
-        self.placing.lock().await
+    /// The turn to make the first map.
+    pub(crate) async fn beginning(&self) -> AsyncGuard<'_, ()> {
+        self.beginning.lock().await
     }
 
     pub(crate) fn begins_move(&self, moving: u64) {

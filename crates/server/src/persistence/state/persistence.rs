@@ -1,6 +1,7 @@
 //! Persistent storage of one server: its directories, its journal, and how far a start has come.
 
 use super::image::{Image, Leftovers};
+use super::promises::Promises;
 use super::roots::{Roots, StorageDir};
 use super::{room, starts};
 use aze_io::Io;
@@ -10,6 +11,7 @@ use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure};
 use aze_store::Store;
+use aze_store::disk::group::GroupFile;
 use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::placement::Placement;
@@ -59,9 +61,10 @@ pub(crate) struct Persistence {
     pub(crate) journal: Arc<Journal>,
     /// The volume's number.
     pub(in crate::persistence) volume: AtomicU64,
-    /// Which server has which slot, as this one had written it down at the start: if it keeps the map, and anything had changed since
-    /// the volume was made.
+    /// Which server has which slot, as the file `placement` says that an earlier build has written.
     pub(crate) placement: Option<Placement>,
+    /// What this server has promised as a member of a keeper group.
+    pub(crate) promises: Promises,
     /// The shards that the directory has, until the first map says which of them this server serves.
     pub(crate) kept: Mutex<Option<Image>>,
     /// The changes in doubt among them.
@@ -107,7 +110,7 @@ pub(crate) fn disk_failure(dir: &str, error: &DiskError) -> Failure {
 
 impl Persistence {
     /// The volume's number.
-    pub(in crate::persistence) fn volume(&self) -> u64 {
+    pub(crate) fn volume(&self) -> u64 {
         self.volume.load(Ordering::SeqCst)
     }
 
@@ -146,6 +149,13 @@ impl Persistence {
             image.note_logs(&found.slots);
         }
         let placement = Placement::read(&*dir).await.map_err(failed)?;
+        let promised = match manifest {
+            Some(Manifest { volume, .. }) => GroupFile::read(&*dir).await.map_err(failed)?.map(|file| (file, volume)),
+            None => None,
+        };
+        let promises = Promises::new(promised).map_err(|why| {
+            failed(DiskError::Failed(format!("the file '{}': {why}: put it back", aze_store::disk::group::NAME)))
+        })?;
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
             image.begin_new_life();
@@ -166,6 +176,7 @@ impl Persistence {
             journal,
             volume: AtomicU64::new(manifest.map_or(expected.volume, |found| found.volume)),
             placement,
+            promises,
             kept: Mutex::default(),
             leftovers: Mutex::default(),
             is_new: manifest.is_none(),
