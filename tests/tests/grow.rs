@@ -410,7 +410,10 @@ fn a_volume_in_directories_grows_and_shrinks() {
     place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
     let other = place.path("other").display().to_string();
     place.aze(&["grow", "--servers", "1", "--storage", &other]).ok();
-    assert!(place.path("other/server-4/volume").exists() && slots(4) == 4, "a number is given out once");
+    assert!(
+        place.path("other/server-4/volume").exists() && number_of(&place, 4, "/chunks") > 0,
+        "a number is given out once"
+    );
     place.aze(&["down", "--force", "--delete", "--yes"]).ok();
     assert!(!place.path("storage").exists() && !place.path("other").exists());
 }

@@ -311,7 +311,7 @@ impl Server {
         }
         let over = || Failure::new(Code::Replayed, "the transaction is over");
         let by = self.server_in_life(sender);
-        let mine = match self.keeper.take_token(tx, by, self.io.mono_ns()) {
+        let mine = match self.keeper.take_token(tx, by, self.io.mono_ns(), |holder| self.awaits(holder)) {
             Taken::Now => return Ok(Reply::Done.into()),
             Taken::After(mine) => mine,
             Taken::Over => return Err(over().into()),
@@ -329,13 +329,20 @@ impl Server {
                 let Some(Ok(())) = waited else {
                     return Err(Failure::new(Code::Busy, "another directory is being moved; try again"));
                 };
-                match server.keeper.take_token(tx, by, server.io.mono_ns()) {
+                match server.keeper.take_token(tx, by, server.io.mono_ns(), |holder| server.awaits(holder)) {
                     Taken::Now => return Ok(Reply::Done),
                     Taken::After(again) => mine = again,
                     Taken::Over => return Err(over()),
                 }
             }
         })
+    }
+
+    /// Whether the process of a server has ended, and the next one brings to an end what it had begun.
+    fn awaits(&self, holder: Living) -> bool {
+        let map = self.map();
+        let is_another = |info: &ServerInfo| !info.left && (info.ended || info.session != holder.session);
+        self.persistence.is_some() && map.server(holder.server).is_some_and(is_another)
     }
 
     /// A transaction has no use for the token any more. [`TxId`] 0: none of an earlier life of the sender has.

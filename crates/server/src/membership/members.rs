@@ -386,6 +386,9 @@ impl Server {
         self.published.set_map_epoch(map.epoch);
         let (mut retired, mut returned) = (Vec::new(), Vec::new());
         for (index, (before, now)) in map.indexes().zip(current.servers.iter().zip(&map.servers)) {
+            if before.session != now.session || now.ended && !before.ended {
+                self.transactions.process_ended(before.session, self.io.mono_ns());
+            }
             if before.session != now.session {
                 self.peers.disconnect(index);
                 if now.life > 0 && index != self.slot() {

@@ -13,7 +13,7 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work, then};
 use aze_proto::{
-    Code, Failure, Incarnation, MapEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap,
+    Code, Failure, Incarnation, MapEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, TxId,
 };
 use futures_util::future::{Either, join_all, select};
 use std::pin::pin;
@@ -63,14 +63,16 @@ impl Server {
             let left = Duration::from_nanos(until_ns.saturating_sub(self.io.mono_ns()));
             let failure = if map.keeper == self.slot() {
                 match Box::pin(self.run_local(&request, Work::local(self, ShardId(0)))).await {
-                    Err(failure) if is_stale(&failure) => failure,
+                    Err(failure) if is_stale(&failure) || self.has_other_keeper(&map, &failure) => failure,
                     answer => return answer,
                 }
             } else {
                 let asked = pin!(self.ask_once(map.keeper, ShardId(0), &request, left));
                 let is_gone = pin!(self.until_keeper_is_gone(&map));
                 match select(select(asked, is_gone), other_keeper).await {
-                    Either::Left((Either::Left((Err(failure), _)), _)) if is_stale(&failure) => {
+                    Either::Left((Either::Left((Err(failure), _)), _))
+                        if is_stale(&failure) || self.has_other_keeper(&map, &failure) =>
+                    {
                         drop(self.refresh_map_from(map.keeper).await);
                         failure
                     }
@@ -96,6 +98,11 @@ impl Server {
                 self.io.timeout(KEEPER_PAUSE, self.group.other_keeper()).await;
             }
         }
+    }
+
+    /// Whether a refusal is due to a newer map, with another keeper, that came into use here between the choice of the keeper and the question.
+    fn has_other_keeper(&self, chosen_by: &ShardMap, failure: &Failure) -> bool {
+        failure.code == Code::Invalid && self.map().keeper != chosen_by.keeper
     }
 
     /// Whether the keeper answers; its map is in use here then.
@@ -330,8 +337,12 @@ impl Server {
                     Ok(Reply::TakeoverIs { epoch, tokens }) => {
                         heard.by.insert(server, session);
                         heard.epoch = heard.epoch.max(epoch);
-                        let living = Living { server, session };
-                        heard.tokens.extend(tokens.into_iter().map(|tx| (tx, Some(living))));
+                        let by = |tx: TxId| {
+                            let ended = map.indexes().zip(&map.servers).find(|(_, info)| token_of(info.session) == tx);
+                            let ended = ended.map(|(server, info)| Living { server, session: info.session });
+                            ended.unwrap_or(Living { server, session })
+                        };
+                        heard.tokens.extend(tokens.into_iter().map(|tx| (tx, Some(by(tx)))));
                     }
                     Ok(_) => return Err(Failure::new(Code::Malformed, "Takeover was answered with something else")),
                     Err(failure) => {
@@ -378,8 +389,21 @@ impl Server {
     }
 
     fn takeover_reply(&self) -> Reply {
-        Reply::TakeoverIs { epoch: self.namespace_epoch(), tokens: self.transactions.with_token() }
+        let mut tokens = self.transactions.with_token();
+        if self.persistence.is_some() {
+            // An earlier life of this server may have had it.
+            tokens.extend(self.transactions.all_in_doubt());
+            let map = self.map();
+            let ended = map.servers.iter().filter(|info| info.ended && !info.left).map(|info| info.session);
+            tokens.extend(ended.filter(|session| self.transactions.has_ended_in_a_move(*session)).map(token_of));
+        }
+        Reply::TakeoverIs { epoch: self.namespace_epoch(), tokens }
     }
+}
+
+/// In place of the transaction of a server that has ended in the middle of a move, and comes back with it.
+fn token_of(ended: SessionId) -> TxId {
+    TxId(ended.0)
 }
 
 /// Notes the end of a server in a map.

@@ -242,10 +242,15 @@ impl Server {
     pub(crate) fn set_parent(self: &Arc<Self>, work: &mut Work, ino: Ino, parent: Ino) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
         work.recorded = true;
+        self.transactions.parent_told(work.session, self.io.mono_ns());
         Ok(names.shard.apply(&Op::SetParent { ino, parent }, &work.stamp).reply?.into())
     }
 
     pub(crate) fn parent_of(&self, ino: Ino) -> Attempt<Output> {
+        if self.transactions.is_move_in_doubt(ino) {
+            let detail = format!("directory {ino} was being moved when {} ended, and that is not over", self.who());
+            return Err(Failure::new(Code::Busy, detail).into());
+        }
         let names = self.cell(self.home(ino))?.names.lock();
         let parent = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.parent;
         Ok(Reply::ParentIs { parent }.into())

@@ -191,9 +191,13 @@ impl Server {
         let server = self.clone();
         self.io.spawn(async move {
             let all = server.transactions.all_in_doubt();
-            join_all(all.into_iter().map(|tx| server.settle_source(tx))).await;
+            join_all(all.iter().map(|tx| server.settle_source(*tx))).await;
             // No move of a directory is under way here: other ones need not wait until the keeper takes the token away.
             server.ask_keeper_in_the_end(Request::DropToken { tx: TxId(0) }).await;
+            for tx in all {
+                // A keeper that has begun meanwhile may have heard of it.
+                server.ask_keeper_in_the_end(Request::DropToken { tx }).await;
+            }
         });
         for cell in self.shards.iter() {
             let names = cell.names.lock();

@@ -246,13 +246,22 @@ impl Keeper {
         *refused = Refused { count: refused.count + 1, last: Some(failure.clone()) };
     }
 
-    /// Gives the token to a transaction of a server, or puts it into the queue.
-    pub(crate) fn take_token(&self, tx: TxId, by: Option<Living>, now_ns: u64) -> Taken {
+    /// Gives the token to a transaction of a server, or puts it into the queue. A process of a server may have ended with the token, and the next
+    /// one bring its move to an end: that one `is_awaited`, however long it takes.
+    pub(crate) fn take_token(
+        &self,
+        tx: TxId,
+        by: Option<Living>,
+        now_ns: u64,
+        is_awaited: impl Fn(Living) -> bool,
+    ) -> Taken {
         let mut token = self.token.lock();
         if token.finished.contains(&tx) {
             return Taken::Over;
         }
-        let is_over = |holder: &Holder| now_ns.saturating_sub(holder.since_ns) > TOKEN_NS_MAX;
+        let is_over = |holder: &Holder| {
+            now_ns.saturating_sub(holder.since_ns) > TOKEN_NS_MAX && !holder.by.is_some_and(&is_awaited)
+        };
         if token.holder.as_ref().is_none_or(|holder| holder.tx == tx || is_over(holder)) {
             token.holder = Some(Holder { tx, since_ns: now_ns, by });
             return Taken::Now;
@@ -353,6 +362,10 @@ mod tests {
     use aze_proto::{Code, Incarnation, MapEpoch};
     use futures_util::FutureExt;
 
+    fn nobody(_: Living) -> bool {
+        false
+    }
+
     fn keeper() -> Keeper {
         Keeper::new(vec![None; 2], NamespaceEpoch(0))
     }
@@ -360,55 +373,75 @@ mod tests {
     #[test]
     fn one_transaction_has_the_token_and_the_others_get_it_in_turn() {
         let keeper = keeper();
-        assert!(matches!(keeper.take_token(TxId(1), None, 0), Taken::Now));
-        assert!(matches!(keeper.take_token(TxId(1), None, 1), Taken::Now), "a repetition");
-        let Taken::After(second) = keeper.take_token(TxId(2), None, 2) else { panic!("the token is taken") };
-        let Taken::After(third) = keeper.take_token(TxId(3), None, 3) else { panic!("the token is taken") };
+        assert!(matches!(keeper.take_token(TxId(1), None, 0, nobody), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), None, 1, nobody), Taken::Now), "a repetition");
+        let Taken::After(second) = keeper.take_token(TxId(2), None, 2, nobody) else { panic!("the token is taken") };
+        let Taken::After(third) = keeper.take_token(TxId(3), None, 3, nobody) else { panic!("the token is taken") };
         // The second gives up: the third is next.
         drop(second);
         keeper.drop_token(TxId(1), 0);
         assert_eq!(third.now_or_never(), Some(Ok(())));
-        assert!(matches!(keeper.take_token(TxId(3), None, 4), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(3), None, 4, nobody), Taken::Now));
     }
 
     #[test]
     fn a_late_copy_of_a_transaction_that_is_over_gets_no_token() {
         let keeper = keeper();
-        assert!(matches!(keeper.take_token(TxId(1), None, 0), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), None, 0, nobody), Taken::Now));
         keeper.drop_token(TxId(1), 0);
-        assert!(matches!(keeper.take_token(TxId(1), None, 1), Taken::Over));
+        assert!(matches!(keeper.take_token(TxId(1), None, 1, nobody), Taken::Over));
         (0..TOKENS_FINISHED_KEPT as u64).for_each(|number| keeper.drop_token(TxId(100 + number), 0));
-        assert!(matches!(keeper.take_token(TxId(1), None, 2), Taken::Now), "so many are remembered, and no more");
+        assert!(
+            matches!(keeper.take_token(TxId(1), None, 2, nobody), Taken::Now),
+            "so many are remembered, and no more"
+        );
     }
 
     #[test]
     fn a_token_whose_holder_died_comes_back() {
         let keeper = keeper();
-        assert!(matches!(keeper.take_token(TxId(1), None, 5), Taken::Now));
-        assert!(matches!(keeper.take_token(TxId(2), None, 5 + TOKEN_NS_MAX), Taken::After(_)));
-        assert!(matches!(keeper.take_token(TxId(3), None, 6 + TOKEN_NS_MAX), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), None, 5, nobody), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(2), None, 5 + TOKEN_NS_MAX, nobody), Taken::After(_)));
+        assert!(matches!(keeper.take_token(TxId(3), None, 6 + TOKEN_NS_MAX, nobody), Taken::Now));
         keeper.drop_token(TxId(1), 0);
         assert!(
-            matches!(keeper.take_token(TxId(4), None, 7 + TOKEN_NS_MAX), Taken::After(_)),
+            matches!(keeper.take_token(TxId(4), None, 7 + TOKEN_NS_MAX, nobody), Taken::After(_)),
             "it is not the first one's"
         );
+    }
+
+    #[test]
+    fn a_token_of_a_server_that_is_awaited_stays() {
+        let keeper = keeper();
+        let by = Living { server: ServerIndex(1), session: SessionId(10) };
+        assert!(matches!(keeper.take_token(TxId(1), Some(by), 5, nobody), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(2), None, 6 + TOKEN_NS_MAX, |holder| holder == by), Taken::After(_)));
+        keeper.drop_token_of_earlier_life(Living { session: SessionId(11), ..by }, 7 + TOKEN_NS_MAX);
+        assert!(matches!(keeper.take_token(TxId(3), None, 8 + TOKEN_NS_MAX, |holder| holder == by), Taken::Now));
     }
 
     #[test]
     fn a_server_that_comes_back_frees_the_token_of_its_earlier_life_only() {
         let keeper = keeper();
         let of = |server, session| Living { server: ServerIndex(server), session: SessionId(session) };
-        assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0), Taken::Now));
-        let Taken::After(second) = keeper.take_token(TxId(2), Some(of(0, 5)), 0) else { panic!("the token is taken") };
-        let Taken::After(third) = keeper.take_token(TxId(4), Some(of(1, 10)), 0) else { panic!("the token is taken") };
+        assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0, nobody), Taken::Now));
+        let Taken::After(second) = keeper.take_token(TxId(2), Some(of(0, 5)), 0, nobody) else {
+            panic!("the token is taken")
+        };
+        let Taken::After(third) = keeper.take_token(TxId(4), Some(of(1, 10)), 0, nobody) else {
+            panic!("the token is taken")
+        };
         keeper.drop_token_of_earlier_life(of(1, 10), 0);
         keeper.drop_token_of_earlier_life(of(2, 11), 0);
-        assert!(matches!(keeper.take_token(TxId(3), None, 0), Taken::After(_)), "it belongs to a life that goes on");
+        assert!(
+            matches!(keeper.take_token(TxId(3), None, 0, nobody), Taken::After(_)),
+            "it belongs to a life that goes on"
+        );
         keeper.drop_token_of_earlier_life(of(1, 11), 0);
         assert_eq!(second.now_or_never(), Some(Ok(())));
         assert!(third.now_or_never().is_some_and(|got| got.is_err()), "its server has died");
         for over in [1, 4] {
-            assert!(matches!(keeper.take_token(TxId(over), Some(of(1, 10)), 0), Taken::Over));
+            assert!(matches!(keeper.take_token(TxId(over), Some(of(1, 10)), 0, nobody), Taken::Over));
         }
     }
 

@@ -2,10 +2,13 @@
 
 use super::moves::{Move, Moved};
 use aze_io::sync::Mutex;
-use aze_meta::{EntryKey, Lock};
-use aze_proto::{ShardId, TxId};
+use aze_meta::{EntryKey, Lock, Role};
+use aze_proto::{Ino, SessionId, ShardId, TxId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+
+/// Longest time from the word to a directory's home that it gets another parent, to the end of the move. Longer than a request may take.
+const MOVE_NS_MAX: u64 = 60_000_000_000;
 
 /// Finished transactions of other coordinators that are remembered, so that a late copy of a message
 /// does not lock a name for one that is over. Older ones are caught by asking for the decision.
@@ -24,6 +27,10 @@ pub(crate) struct Transactions {
     in_doubt: Mutex<BTreeMap<TxId, InDoubt>>,
     /// Those that have the token for moving directories: one, and those that have not given it back yet.
     tokens: Mutex<BTreeSet<TxId>>,
+    /// When the process of each server last told this one, as the home of a directory, of another parent.
+    told: Mutex<BTreeMap<SessionId, u64>>,
+    /// Those processes that have ended shortly after they did so.
+    ended_in_a_move: Mutex<BTreeSet<SessionId>>,
 }
 
 /// The old name of a rename, or the name of a directory that is removed, as an earlier life left it.
@@ -43,7 +50,8 @@ struct Finished {
 impl Transactions {
     pub(crate) fn new() -> Transactions {
         let (active, finished) = (Mutex::default(), Mutex::default());
-        Transactions { active, finished, in_doubt: Mutex::default(), tokens: Mutex::default() }
+        let (told, ended_in_a_move) = (Mutex::default(), Mutex::default());
+        Transactions { active, finished, in_doubt: Mutex::default(), tokens: Mutex::default(), told, ended_in_a_move }
     }
 
     /// A transaction has got the token.
@@ -59,6 +67,32 @@ impl Transactions {
     /// Those that have it.
     pub(crate) fn with_token(&self) -> Vec<TxId> {
         self.tokens.lock().iter().copied().collect()
+    }
+
+    /// The process of a server says that a directory, whose home is here, gets another parent.
+    pub(crate) fn parent_told(&self, by: SessionId, now_ns: u64) {
+        self.told.lock().insert(by, now_ns);
+    }
+
+    /// The process of a server has ended.
+    pub(crate) fn process_ended(&self, ended: SessionId, now_ns: u64) {
+        if self.told.lock().remove(&ended).is_some_and(|told_ns| now_ns < told_ns + MOVE_NS_MAX) {
+            self.ended_in_a_move.lock().insert(ended);
+        }
+    }
+
+    /// Whether it may have ended in the middle of a move of a directory, as far as this server was told of parents.
+    pub(crate) fn has_ended_in_a_move(&self, ended: SessionId) -> bool {
+        self.ended_in_a_move.lock().contains(&ended)
+    }
+
+    /// Whether an earlier life of this server was moving a directory, and that is not known to be over.
+    pub(crate) fn is_move_in_doubt(&self, dir: Ino) -> bool {
+        let moves = |left: &InDoubt| match left.lock.role {
+            Role::ExchangeSource { ino, .. } => left.lock.ino == dir || ino == dir,
+            _ => left.lock.ino == dir,
+        };
+        self.in_doubt.lock().values().any(moves)
     }
 
     /// An earlier life has left this undecided.
