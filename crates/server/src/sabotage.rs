@@ -90,6 +90,8 @@ pub enum Sabotage {
     TakeOverEpoch,
     /// A new keeper gives the token although transactions have it.
     TakeOverTokens,
+    /// A directory is moved although its home has not heard of the new parent, and is told later.
+    TellParentLater,
     /// Servers take namespace epochs from a keeper from which another server has taken over.
     HearOldKeepers,
     /// A server comes back alone as if its process had never ended.

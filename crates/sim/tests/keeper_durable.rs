@@ -8,12 +8,13 @@ use aze_client::Client;
 use aze_io::sim::Link;
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
-use aze_proto::{Failure, FileKind, Ino, Name, NameHash, ServerIndex, SlotIndex};
+use aze_proto::{Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex, SlotIndex};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
 use aze_sim::keepers::run_durable;
 use aze_sim::work::shared::new_file;
+use futures_util::future::join;
 use many::{caught, number};
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,6 +217,59 @@ fn numbers_after_a_comeback(switches: Switches) -> usize {
 fn a_member_that_has_forgotten_its_promises_is_noticed() {
     assert_eq!(numbers_after_a_comeback(Switches::default()), 4);
     assert_eq!(numbers_after_a_comeback(Switches::without(Sabotage::ForgetPromises)), 3, "it is noticed");
+}
+
+/// Server 2 moves a directory into another one, both of server 1, which dies when the way up has been looked at, and comes back. The other one
+/// is then moved into the first, before server 1 has heard of the parent. Gives how both moves end.
+fn moves_while_the_home_is_away(switches: Switches) -> (Result<(), Failure>, Result<(), Failure>) {
+    let ended = Arc::new(Mutex::new(None));
+    let noted = ended.clone();
+    with_layout(layout(3, switches), move |cluster, client| async move {
+        client.status().await;
+        let (base, mut dirs) = (dir_at(&client, 0, 0).await, Vec::new());
+        for (number, server) in [(0, 2), (1, 1)] {
+            let (old, name) = (name_at(&client, base, 1, number), name_at(&client, base, server, 8));
+            let dir = make_dir(&client, base, &old).await;
+            assert_eq!(client.map().home_of(dir), Some(ServerIndex(1)));
+            // Its name comes to the server that is to move it.
+            assert_eq!(rename(&client, base, &old, &name).await, Ok(()));
+            dirs.push((dir, name));
+        }
+        let [(first, first_name), (second, second_name)] = &dirs[..] else { panic!("two are made") };
+        // The keeper waits for server 1 to confirm that paths change.
+        cluster.sim.set_link("s0", "s1", Link::Down);
+        let (into_second, into_first) = (name_at(&client, *second, 2, 0), name_at(&client, *first, 1, 0));
+        let moved = client.rename(&ROOT, base, first_name, *second, &into_second, false);
+        let comes_back = async {
+            cluster.sim.sleep(Duration::from_millis(500)).await;
+            cluster.kill_server(1, false);
+            cluster.sim.heal();
+            cluster.sim.sleep(Duration::from_secs(1)).await;
+            assert_eq!(cluster.bring_back(1).await, Ok(()));
+            cluster.sim.set_link("s2", "s1", Link::Down);
+            let hears_late = async {
+                cluster.sim.sleep(Duration::from_secs(1)).await;
+                cluster.sim.heal();
+            };
+            join(client.rename(&ROOT, base, second_name, *first, &into_first, false), hears_late).await.0
+        };
+        *noted.lock() = Some(join(moved, comes_back).await);
+    });
+    ended.lock().take().expect("both have ended")
+}
+
+#[test]
+fn a_move_is_not_over_before_the_home_has_heard_of_the_parent() {
+    let (first, second) = moves_while_the_home_is_away(Switches::default());
+    assert_eq!((first, second.map_err(|failure| failure.code)), (Ok(()), Err(Code::Invalid)));
+    let both = moves_while_the_home_is_away(Switches::without(Sabotage::TellParentLater));
+    assert_eq!(both, (Ok(()), Ok(())), "it is noticed");
+}
+
+/// A directory came below itself: its home was away when it was told of the parent.
+#[test]
+fn seed_264_moves_directories_below_no_own_ones() {
+    assert_eq!(run_durable(264, Switches::default()).violations, Vec::<String>::new());
 }
 
 /// A map that only the keeper has decided on, and that gives its place to another one, is told when it comes back.

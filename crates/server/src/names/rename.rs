@@ -63,8 +63,10 @@ impl Server {
         if parent == to_parent && name == to_name {
             return if how == How::NoReplace { Err(Code::Exists.into()) } else { Ok(Reply::Done.into()) };
         }
+        let tx = TxId(self.io.random_u64());
         let plan = Move {
-            tx: TxId(self.io.random_u64()),
+            tx,
+            token: tx,
             identity: work.identity.clone(),
             from,
             to_parent,
@@ -95,7 +97,8 @@ impl Server {
             self.io.sleep(pause + jitter).await;
             pause = (pause * 2).min(BUSY_PAUSE_LAST);
         };
-        if token == Token::Held {
+        let is_left_over = result.as_ref().is_err_and(|failure| failure.code == Code::Stopping) && self.is_stopping();
+        if token == Token::Held && !is_left_over {
             let (before, drop_token) = (self.life_of_keeper(), Request::DropToken { tx: plan.tx });
             let dropped = self.ask_keeper(drop_token.clone()).await;
             self.transactions.drops_token(plan.tx);
@@ -151,6 +154,14 @@ impl Server {
         }
     }
 
+    /// Takes the token once more, if a rename has it that waits for a server: the keeper takes it from one of whom it does not hear for long.
+    async fn keep_token(self: &Arc<Self>, plan: &Move) {
+        if self.transactions.has_token(plan.token) {
+            // Another keeper hears of it from here.
+            drop(self.ask_keeper(Request::TakeToken { tx: plan.token }).await);
+        }
+    }
+
     /// Which server keeps the map, and when its life began.
     fn life_of_keeper(&self) -> (ServerIndex, Option<MapEpoch>) {
         let map = self.map();
@@ -200,7 +211,7 @@ impl Server {
             self.give_up(plan).await;
             return Ok(Reply::Done);
         }
-        if let Err(failure) = self.ready_to_decide(entry, victim).await {
+        if let Err(failure) = self.ready_to_decide(plan, entry, victim).await {
             self.give_up(plan).await;
             return Err(failure);
         }
@@ -260,7 +271,12 @@ impl Server {
 
     /// The conditions of the decision: a directory in the way is dead, and every server knows
     /// that paths through the moved directory change.
-    async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
+    async fn ready_to_decide(
+        self: &Arc<Self>,
+        plan: &Move,
+        entry: &EntryValue,
+        victim: Option<Victim>,
+    ) -> Result<(), Failure> {
         self.tell_of_move(entry).await?;
         let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) else { return Ok(()) };
         let mut may_be_closed = false;
@@ -274,6 +290,7 @@ impl Server {
                     if may_be_closed && (failure.is_silence() || failure.code == Code::Busy) && !self.is_stopping() =>
                 {
                     self.io.sleep(CLOSE_PAUSE).await;
+                    self.keep_token(plan).await;
                 }
                 closed => return closed.map(drop),
             }

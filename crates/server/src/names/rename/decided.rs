@@ -2,21 +2,26 @@
 
 use super::DECISION_PATIENCE;
 use crate::names::state::moves::{Move, Moved};
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_meta::{EntryValue, Op};
 use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause before a home that is silent is told once more of a directory's new parent.
+const HOME_PAUSE: Duration = Duration::from_millis(200);
 
 impl Server {
     /// Decides, and brings it to its end: the new name first, then the old one.
     pub(crate) async fn decide(self: &Arc<Self>, plan: &Arc<Move>, moved: Moved) -> Result<Reply, Failure> {
-        self.transactions.decide(plan, moved);
         if plan.changes_parent() {
-            self.tell_parent_of(&moved.entry, plan.to_parent).await;
+            self.tell_parent_first(plan, &moved.entry, plan.to_parent).await?;
             if let Some(back) = &moved.back {
-                self.tell_parent_of(back, plan.from.parent).await;
+                self.tell_parent_first(plan, back, plan.from.parent).await?;
             }
         }
+        self.transactions.decide(plan, moved);
         match self.ask_shard(plan.new_shard(self.config.shards), plan.commit()).await {
             Ok(_) => {
                 self.resolve_source(plan, &moved);
@@ -32,6 +37,40 @@ impl Server {
                     failure.during("the new name's server did not confirm the rename").detail,
                 ))
             }
+        }
+    }
+
+    /// Tells a directory's home of the parent that it is about to get, until the home has answered. While it does not answer, the names stay
+    /// locked and the token stays taken: the next who moves a directory walks by what homes say.
+    ///
+    /// # Errors
+    /// This server stops: [`Code::Stopping`]. Its next life undoes the rename, and gives the token back.
+    async fn tell_parent_first(self: &Arc<Self>, plan: &Move, entry: &EntryValue, parent: Ino) -> Result<(), Failure> {
+        if entry.kind != FileKind::Directory {
+            return Ok(());
+        }
+        if self.config.switches.is(Sabotage::TellParentLater) {
+            self.tell_parent(entry.ino, parent).await;
+            return Ok(());
+        }
+        let home = self.home(entry.ino);
+        loop {
+            match self.ask_shard(home, Request::SetParent { ino: entry.ino, parent }).await {
+                // A directory that its home does not know is gone.
+                Err(failure) if !matches!(failure.code, Code::NotFound | Code::Stale | Code::Lost) => {
+                    if self.is_stopping() {
+                        return Err(Failure { code: Code::Stopping, ..failure });
+                    }
+                }
+                _ => return Ok(()),
+            }
+            let map = self.map();
+            if self.persistence.is_none() && map.server_of(home).is_some_and(|server| map.is_gone(server)) {
+                // The directory went with it.
+                return Ok(());
+            }
+            self.io.sleep(HOME_PAUSE).await;
+            self.keep_token(plan).await;
         }
     }
 

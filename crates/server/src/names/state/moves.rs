@@ -19,6 +19,8 @@ pub(crate) enum How {
 #[derive(Clone)]
 pub(crate) struct Move {
     pub(crate) tx: TxId,
+    /// In whose name the token is taken, if it is: the same in every try.
+    pub(crate) token: TxId,
     pub(crate) identity: Identity,
     pub(crate) from: EntryKey,
     pub(crate) to_parent: Ino,

@@ -64,6 +64,11 @@ impl Transactions {
         self.tokens.lock().remove(&tx);
     }
 
+    /// Whether one has it.
+    pub(crate) fn has_token(&self, tx: TxId) -> bool {
+        self.tokens.lock().contains(&tx)
+    }
+
     /// Those that have it.
     pub(crate) fn with_token(&self) -> Vec<TxId> {
         self.tokens.lock().iter().copied().collect()
