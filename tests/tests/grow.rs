@@ -181,15 +181,16 @@ fn a_command_that_is_killed_goes_on_the_next_time() {
         if grow.wait().expect("it ends").success() {
             break;
         }
-        let servers = states(&place);
-        if servers.len() > 2 && !servers.contains(&"joining".into()) {
-            // It had done all of it.
-            break;
-        }
-        was_joining |= servers.contains(&"joining".into());
+        was_joining |= states(&place).contains(&"joining".into());
         all_there(&format!("after kill {round}"));
         fs::write(mount.join(format!("new{round}")), b"works").expect("the volume works");
         place.aze(&["df"]).ok();
+        // The move that was under way is over by now.
+        let servers = states(&place);
+        if servers.len() > 2 && !servers.contains(&"joining".into()) {
+            // All of it was done.
+            break;
+        }
     }
     if states(&place).len() < 4 {
         place.aze(&["grow", "--servers", "2"]).ok();

@@ -163,7 +163,7 @@ fn ask(volume: &mut Volume) -> Outcome<Asked> {
     let session = Session::open_if_there(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
     let client = &session.client;
     let asked = session.runtime.block_on(async {
-        // Who has ended or left meanwhile is not asked. If nobody has a map, the answers below say why.
+        // Servers that have ended or left meanwhile are not asked. If none gives a map, the answers below say why.
         drop(client.look_for_map().await);
         let (answers, activities) = join(client.status(), client.activity()).await;
         let activities =

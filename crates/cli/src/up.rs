@@ -110,7 +110,7 @@ pub struct Args {
     /// or its connection. If not given, they end then.
     #[arg(long, conflicts_with = "pid")]
     detach: bool,
-    /// A server that gets SIGTERM has this time to leave, as by 'aze shrink': others get what it has, under the programs
+    /// A server that gets SIGTERM has this time to leave, as by 'aze shrink': others get its slots, under the programs
     /// that use it. If there are none that could, or the time is over, it ends. If not given, it ends at once.
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration, conflicts_with = "backing")]
     leave_within: Option<Duration>,

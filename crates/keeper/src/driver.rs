@@ -133,7 +133,16 @@ impl Driver {
 
     /// A message of another member has come. Resolves when what follows from it is stored and under way.
     pub async fn receive(self: &Arc<Self>, message: &[u8]) {
-        self.state.lock().group.receive(message);
+        let begins = {
+            let mut state = self.state.lock();
+            let was_busy = state.group.is_busy();
+            state.group.receive(message);
+            !was_busy && state.group.is_busy()
+        };
+        if begins {
+            // It stands for election, since the one that wanted its vote is behind.
+            self.stay_awake();
+        }
         self.work().await;
     }
 

@@ -220,7 +220,7 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
     left
 }
 
-/// Has servers leave by themselves, at the same time, as after SIGTERM. What is left of them when the work is over a command does.
+/// Has servers leave by themselves, at the same time, as after SIGTERM. When the work is over, a command has the rest leave.
 async fn leave_by_signal(cluster: &Arc<Cluster>, board: &Board, servers: &[ServerIndex]) {
     let left = servers.iter().filter_map(|server| cluster.server(server.0)).map(|server| {
         let (done, left) = futures_channel::oneshot::channel();

@@ -528,14 +528,14 @@ fn a_server_whose_machine_was_booted_does_not_come_back_alone() {
     });
 }
 
-/// Every third message is lost while servers come back.
+/// Every fourth message is lost while servers come back.
 #[test]
 fn a_server_comes_back_though_messages_are_lost() {
     with_layout(layout(Switches::default()), |cluster, _| async move {
         for round in 0..20 {
             let server = round % SERVERS;
             cluster.kill_server(server, false);
-            cluster.sim.set_faults(Faults { loss_ppm: 333_000, ..Faults::default() });
+            cluster.sim.set_faults(Faults { loss_ppm: 250_000, ..Faults::default() });
             let back = cluster.bring_back(server).await;
             assert_eq!(back, Ok(()), "round {round}");
             cluster.sim.set_faults(Faults::default());

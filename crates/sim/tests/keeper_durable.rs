@@ -209,8 +209,7 @@ fn numbers_after_a_comeback(switches: Switches) -> usize {
         drop(cluster.bring_back(1).await);
         *noted.lock() = cluster.newest_map().expect("it runs").servers.len();
     });
-    let numbers = *numbers.lock();
-    numbers
+    *numbers.lock()
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl Args {
         let (mut rounds, mut has_warned, closed_only) = (0_u64, false, order.closed_only);
         while reporter.signal().is_none() {
             let now = Instant::now();
-            // In time for the end, whatever programs do.
+            // Programs must not delay the last look before the end.
             let looking = common.priority.unwrap_or(if end.is_some() { Priority::Same } else { Priority::Low });
             let standing = match looking.during(|| dirty(&order, reporter))? {
                 Err(_) if reporter.signal().is_some() => break,

@@ -140,13 +140,9 @@ impl Server {
             return Err(Failure::new(Code::Malformed, "GroupKept was answered with something else"));
         };
         let own = self.persistence.as_ref().filter(|persistence| !persistence.is_new).map(Persistence::volume);
-        if let Some((own, theirs)) = own.zip(volume)
-            && own != theirs
-        {
-            let detail = format!("server {server}: its directory holds a part of another volume than that of server 0");
-            return Err(Failure::new(Code::Invalid, detail));
-        }
-        Ok((server, agreed))
+        // One whose directory is of another volume says so itself, with its path, when it looks at the number of this one.
+        let is_foreign = own.zip(volume).is_some_and(|(own, theirs)| own != theirs);
+        Ok((server, agreed.filter(|_| !is_foreign)))
     }
 
     /// The same when the volume is in use.

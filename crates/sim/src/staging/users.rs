@@ -158,7 +158,7 @@ impl User {
         Ok(Some((attr, file)))
     }
 
-    /// What has a name is whole.
+    /// A file with a name is whole.
     fn judge(&self, name: &Name, bytes: &[u8]) {
         let is_whole = self.place.ever_had(bytes);
         let mut model = self.model.lock();
@@ -263,7 +263,7 @@ impl User {
         let created = created?;
         let ino = created.attr.ino;
         let mut known = Known::there(path, Vec::new(), self.me);
-        // It is no copy: what it has is the program's.
+        // It is no copy: its contents are the program's.
         known.begin(self.now(), |_| {});
         known.done(self.now());
         self.model.lock().copies.inodes.insert(ino.0, known);
