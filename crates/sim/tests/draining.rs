@@ -707,7 +707,7 @@ fn a_volume_that_drops_what_only_it_has_is_noticed() {
     ];
     for (removed, durability) in all {
         let is_noticed = |seed: &u64| !run(*seed, Switches::without(removed), durability, Stages::One).wrong.is_empty();
-        assert!((0..100).any(|seed| is_noticed(&seed)), "{removed:?} is not noticed, {durability:?}");
+        assert!((0..300).any(|seed| is_noticed(&seed)), "{removed:?} is not noticed, {durability:?}");
     }
 }
 
