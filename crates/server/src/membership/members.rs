@@ -155,7 +155,8 @@ pub async fn start_when(
             server.open_together().await?;
         }
     }
-    server.watch_neighbours();
+    // A keeper that dies as soon as the volume is there is seen to have ended.
+    server.watch_neighbours().await;
     server.forget_sessions_that_stay_away();
     server.clone().expire_now_and_then();
     Ok(server)
@@ -421,7 +422,7 @@ impl Server {
             self.keeper.ends();
         }
         if is_joined {
-            self.watch_neighbours();
+            drop(self.watch_neighbours());
         }
         self.give_by(&map);
         self.take_by(&map);

@@ -7,6 +7,7 @@ use aze_proto::{
     Attr, Code, Failure, Identity, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId,
 };
 use aze_rpc::{Ask, Target};
+use futures_channel::oneshot;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,9 @@ const MAP_REFRESHES_MAX: u32 = 4;
 
 /// Pause before something that must reach a server in the end is sent again.
 const PERSIST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a server that starts waits until it is connected to those that keep the map, on its machine.
+const WATCH_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A question of a server that has no map yet, or to one that is in no map.
 pub(super) fn without_map<'a>(
@@ -211,16 +215,26 @@ impl Server {
     }
 
     /// Connects to the servers of this machine that live, since only who was connected to a process can be certain of its
-    /// end.
-    pub(crate) fn watch_neighbours(self: &Arc<Self>) {
+    /// end. The future resolves when those that keep the map are connected to, or do not answer in time.
+    pub(crate) fn watch_neighbours(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
         let map = self.map();
         let is_near = |index: &ServerIndex| map.server(*index).is_some_and(|info| info.host == self.config.host);
+        let mut keepers = Vec::new();
         for near in map.members().filter(|index| *index != self.slot()).filter(is_near) {
             let server = self.clone();
+            let (connected, is_connected) = oneshot::channel::<()>();
+            if map.group.members.iter().any(|member| member.server == near) {
+                keepers.push(is_connected);
+            }
             self.io.spawn(async move {
                 // One that cannot be asked now is connected to when it first is.
                 drop(server.ask_once(near, ShardId(0), &Request::GetMap, server.config.deadline).await);
+                drop(connected);
             });
+        }
+        let io = self.io.clone();
+        async move {
+            io.timeout(WATCH_TIME_MAX, join_all(keepers)).await;
         }
     }
 
