@@ -38,7 +38,7 @@ const ALIGNED_BYTES: usize = 4096;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The directory to which is staged, and from which; what is made there is removed
+    /// The directory to which is staged, and from which; what is made there is removed, small files at the end
     #[arg(long, value_name = "DIR")]
     target: PathBuf,
     /// Small files, in as many directories as there are --jobs; 0 leaves them out
@@ -214,7 +214,7 @@ impl Ground<'_> {
             go_on()?;
             match is_stage {
                 true => stage = self.stage(work, direction, turn)?,
-                false => copied = self.copy(work, direction)?,
+                false => copied = self.copy(work, direction, turn)?,
             }
         }
         Ok(Turn { stage, cp: copied.0, cp_proven: copied.1 })
@@ -234,7 +234,7 @@ impl Ground<'_> {
         aze(&words)?;
         let took = begun.elapsed();
         match direction {
-            "out" => remove(&there)?,
+            "out" => self.remove(work, &there)?,
             _ => aze(&["rm", "-r", "--force", &to]).map(drop)?,
         }
         remove(&receipt)?;
@@ -243,11 +243,12 @@ impl Ground<'_> {
     }
 
     /// Has cp copy to a place where nothing is; gives the time until it has ended, and until its copies were proven.
-    fn copy(&self, work: Work, direction: &str) -> Outcome<(Duration, Duration)> {
+    fn copy(&self, work: Work, direction: &str, turn: u64) -> Outcome<(Duration, Duration)> {
         let name = work.name();
+        let copied = format!("{name}-{direction}-by-cp-{turn}");
         let (from, to) = match direction {
-            "out" => (self.other().join("source").join(name), self.dir.join("copied")),
-            _ => (self.dir.join("source").join(name), self.other().join("copied")),
+            "out" => (self.other().join("source").join(name), self.dir.join(copied)),
+            _ => (self.dir.join("source").join(name), self.other().join(copied)),
         };
         make_dir(&to)?;
         let begun = Instant::now();
@@ -272,9 +273,18 @@ impl Ground<'_> {
         sync(&to)?;
         compare_all(&shares)?;
         let proven = begun.elapsed();
-        remove(&to)?;
+        match (direction, &self.mount) {
+            ("in", Some(_)) => remove(&to)?,
+            _ => self.remove(work, &to)?,
+        }
         self.rest()?;
         Ok((copied, proven))
+    }
+
+    /// Removes a copy in the directory. Small files stay until the end: a file system may take long to make files while it looks
+    /// for an inode that none has had of late, as ext4 without a journal does, and whoever comes next would pay for that.
+    fn remove(&self, work: Work, copy: &Path) -> Outcome<()> {
+        if work == Work::Sparse { remove(copy) } else { Ok(()) }
     }
 
     /// Leaves nothing on its way to a disk, which would be in the way of the next.
