@@ -4,6 +4,7 @@ use aze_tests::disk::Disk;
 use aze_tests::staging::{ended, names, priorities, receipts, text};
 use aze_tests::{Draw, Place, Ran, leave_out, long, run, signal, wait_until};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -605,6 +606,59 @@ fn a_destination_that_fails_is_named_and_no_line_is_wrong() {
             full.unmount();
         }
     }
+}
+
+/// Requests of a kind that the servers of the volume have answered, for each of so many files, in hundredths.
+fn asked_of_each(place: &Place, files: u64) -> BTreeMap<String, u64> {
+    let status: Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
+    let servers = status["servers"].as_array().expect("servers");
+    assert_eq!(servers.len(), 2);
+    let mut asked = BTreeMap::new();
+    for (kind, count) in servers.iter().flat_map(|server| server["requests"].as_object().expect("counters")) {
+        *asked.entry(kind.clone()).or_default() += count.as_u64().expect("a count") * 100 / files;
+    }
+    asked
+}
+
+/// What a stage of small files takes is, beside the work of the file system, requests that wait for each other.
+#[test]
+fn a_small_file_is_staged_with_few_requests() {
+    const FILES: u64 = 300;
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let src = place.path("src");
+    fs::create_dir(&src).expect("a directory");
+    for number in 0..FILES {
+        fs::write(src.join(format!("f{number}")), format!("file {number}")).expect("a file");
+    }
+    let takes = |what: &str, words: &[&str], most: &[(&str, u64)]| {
+        let before = asked_of_each(&place, FILES);
+        place.aze(words).ok();
+        let after = asked_of_each(&place, FILES);
+        let of = |kind: &str| after.get(kind).unwrap_or(&0) - before.get(kind).unwrap_or(&0);
+        // A tenth for directories, closes and what is asked once.
+        let too_many = most.iter().filter(|(kind, count)| of(kind) > count * 100 + 10);
+        let too_many: Vec<_> =
+            too_many.map(|(kind, count)| format!("{kind}: {} instead of {count}00", of(kind))).collect();
+        assert!(too_many.is_empty(), "{what}, for 100 files: {too_many:?}");
+        // They are made at all, or the numbers say nothing.
+        assert!((190..=210).contains(&of("CountChanges")) && of("Read") >= 90, "{what}: {after:?}");
+    };
+    // Of a new file: its temporary name is on the server of its own, so that no server asks another one to rename it.
+    let most = [
+        ("Create", 1),
+        ("Write", 1),
+        ("SetAttr", 1),
+        ("Open", 1),
+        ("Read", 1),
+        ("Rename", 1),
+        ("Prepare", 0),
+        ("Commit", 0),
+    ];
+    takes("in", &["stage", "in", text(&src), "aze:/in", "--quiet"], &most);
+    let most = [("Lookup", 1), ("GetAttr", 1), ("Open", 1), ("Read", 1), ("ListXattr", 0)];
+    takes("out", &["stage", "out", "aze:/in", text(&place.path("out")), "--quiet"], &most);
+    place.aze(&["down", "--discard"]).ok();
 }
 
 #[test]

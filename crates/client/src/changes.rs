@@ -78,6 +78,16 @@ impl File {
     /// # Errors
     /// [`Code::Lost`](aze_proto::Code::Lost) if a part of the data was lost; those of every request.
     pub async fn count_changes(&self) -> Result<ChangeCounts, Failure> {
+        self.attr_and_changes().await.map(|(_, counts)| counts)
+    }
+
+    /// The file's attributes, with writes of this client, and how often its data have changed: the home has answered for the
+    /// attributes before any server was asked for its count.
+    ///
+    /// # Errors
+    /// As [`File::count_changes`].
+    pub async fn attr_and_changes(&self) -> Result<(Attr, ChangeCounts), Failure> {
+        self.core.flush(&self.who, &self.inode).await?;
         let until = self.core.patience();
         loop {
             match self.count_changes_once().await {
@@ -89,7 +99,7 @@ impl File {
         }
     }
 
-    async fn count_changes_once(&self) -> Result<ChangeCounts, Failure> {
+    async fn count_changes_once(&self) -> Result<(Attr, ChangeCounts), Failure> {
         let attr = self.refresh().await?;
         let chunks = attr.spread.chunks().max(1);
         let map = self.core.routes.read().map.clone();
@@ -102,7 +112,8 @@ impl File {
         in_window(REQUESTS_MAX, requests, |counted| servers.push(counted)).await?;
         servers.sort_unstable();
         let placements = map.slots.iter().map(|(_, slot)| u64::from(slot.configuration.0)).sum();
-        Ok(ChangeCounts { generation: attr.generation, chunks, placements, servers })
+        let counts = ChangeCounts { generation: attr.generation, chunks, placements, servers };
+        Ok((attr, counts))
     }
 
     async fn ask_count(

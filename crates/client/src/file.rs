@@ -4,6 +4,7 @@ use crate::client::{Client, Core};
 use crate::inodes::Inode;
 use crate::names::Entry;
 use crate::opened::Opened;
+use crate::published::Looked;
 use crate::route::{Knowing, Place, Question};
 use aze_io::sync::Mutex;
 use aze_proto::error::Class;
@@ -145,14 +146,23 @@ impl Core {
         how: How,
         knowing: Knowing,
     ) -> Result<Named, Failure> {
+        let shards = self.routes.read().map.shards();
+        let home = NameHash::of(parent, name).shard(shards);
+        // The name's server opens what lives beside the name; where this node knows that the inode lives elsewhere, it is opened there
+        // at once.
+        if let Looked::Found(entry) = self.look(who, parent, name, knowing)
+            && entry.kind == FileKind::File
+            && entry.ino.home(shards) != home
+        {
+            return Ok(Named::Opened(self.open(who, entry.ino, how).await?));
+        }
         let handle = self.new_handle();
         let Access { read, write } = how.access;
         let request = match how.limit() {
             Some(contents) => Request::OpenNameWith { parent, name: name.clone(), handle, write, contents },
             None => Request::OpenName { parent, name: name.clone(), handle, read, write },
         };
-        let shards = self.routes.read().map.shards();
-        let seen = self.contents.seen(NameHash::of(parent, name).shard(shards));
+        let seen = self.contents.seen(home);
         let question = Question {
             who,
             place: Place::Entry(parent, name),

@@ -11,12 +11,17 @@ use crate::route::{Knowing, Patience, Place};
 use aze_proto::fields::Create;
 use aze_proto::wire::Blob;
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NameHash, Reply, Request};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before a name is looked up again whose file was gone: a removal must have come in between, and
 /// some take as long.
 const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// Names looked up at the same time.
+const LOOKUPS_MAX: usize = 64;
 
 /// A file to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -398,6 +403,24 @@ impl Client {
         self.core.lookup_attr(who, parent, name, Knowing::Latest).await
     }
 
+    /// [`Client::lookup`] of several names, of which some are under way together; `each` hears of every one by its number.
+    pub async fn lookup_all(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        names: &[Name],
+        mut each: impl FnMut(usize, Result<Attr, Failure>),
+    ) {
+        let lookups =
+            names.iter().enumerate().map(|(at, name)| async move { (at, self.lookup(who, parent, name).await) });
+        let mut waiting = lookups.fuse();
+        let mut under_way: FuturesUnordered<_> = waiting.by_ref().take(LOOKUPS_MAX).collect();
+        while let Some((at, attr)) = under_way.next().await {
+            each(at, attr);
+            under_way.extend(waiting.next());
+        }
+    }
+
     /// As [`Client::lookup`], with a directory's counts and times no older than `age_max`: of one that
     /// is replaced meanwhile, those of its successor.
     ///
@@ -436,13 +459,20 @@ impl Client {
     /// A hidden name in `parent` that no other caller uses, and whose entry is on the server of `name`: renaming it to
     /// `name` takes no request between servers.
     pub fn name_beside(&self, parent: Ino, name: &Name) -> Name {
-        let (map, unique) = (self.map(), self.core.io.random_u64());
+        let unique = self.core.io.random_u64();
+        let hidden = |count: usize| Name::new(format!(".aze-{unique:016x}-{count}").as_bytes()).expect("a short name");
+        self.nearest_name(parent, name, hidden)
+    }
+
+    /// The first of some names in `parent` whose entry is on the server of `name`: renaming it to `name` takes no request between
+    /// servers.
+    pub fn nearest_name(&self, parent: Ino, name: &Name, numbered: impl Fn(usize) -> Name) -> Name {
+        let map = self.map();
         let server_of = |name: &Name| map.server_of(NameHash::of(parent, name).shard(map.shards()));
         let wanted = server_of(name);
-        let hidden = |count: usize| Name::new(format!(".aze-{unique:016x}-{count}").as_bytes()).expect("a short name");
         // One in as many as there are servers fits; if none of these does, the rename takes more requests.
-        let mut names = (0..16 * map.servers.len()).map(hidden);
-        names.find(|hidden| server_of(hidden) == wanted).unwrap_or_else(|| hidden(0))
+        let mut names = (0..16 * map.servers.len()).map(&numbered);
+        names.find(|hidden| server_of(hidden) == wanted).unwrap_or_else(|| numbered(0))
     }
 
     /// Takes away a name of anything but a directory. The file lives on while it is open somewhere.

@@ -375,6 +375,8 @@ impl AtEnd for Make<'_> {
 struct Open<'a> {
     core: &'a Arc<Core>,
     how: How,
+    /// A symbolic link at the end is followed.
+    follow_last: bool,
 }
 
 impl AtEnd for Open<'_> {
@@ -388,6 +390,7 @@ impl AtEnd for Open<'_> {
             };
             match self.core.open_name(walk.who, parent, &name, self.how, walk.knowing()).await? {
                 Named::Opened(file) => return Ok(file),
+                Named::Link(_) if !self.follow_last => return Err(Code::LinkLoop.into()),
                 Named::Link(link) => walk.follow(link).await?,
             }
             at = walk.walk_to_last().await?;
@@ -504,7 +507,20 @@ impl Client {
         path: impl Into<Way<'a>>,
         access: Access,
     ) -> Result<Arc<File>, Failure> {
-        self.open_path_how(who, path.into(), access.into()).await
+        self.open_path_how(who, path.into(), access.into(), true).await
+    }
+
+    /// [`Client::open_path`], without following a link at its end.
+    ///
+    /// # Errors
+    /// As [`Client::open_path`]; [`Code::LinkLoop`] of a symbolic link, as of `O_NOFOLLOW`.
+    pub async fn open_path_itself<'a>(
+        &self,
+        who: &Identity,
+        path: impl Into<Way<'a>>,
+        access: Access,
+    ) -> Result<Arc<File>, Failure> {
+        self.open_path_how(who, path.into(), access.into(), false).await
     }
 
     /// [`Client::open_path`]; contents come along as in [`Client::open_with_contents`].
@@ -517,13 +533,19 @@ impl Client {
         path: impl Into<Way<'a>>,
         access: Access,
     ) -> Result<Arc<File>, Failure> {
-        self.open_path_how(who, path.into(), How { contents: true, ..access.into() }).await
+        self.open_path_how(who, path.into(), How { contents: true, ..access.into() }, true).await
     }
 
-    async fn open_path_how(&self, who: &Identity, way: Way<'_>, how: How) -> Result<Arc<File>, Failure> {
+    async fn open_path_how(
+        &self,
+        who: &Identity,
+        way: Way<'_>,
+        how: How,
+        follow_last: bool,
+    ) -> Result<Arc<File>, Failure> {
         let until = self.core.patience();
         loop {
-            match self.core.at_end(who, way, Open { core: &self.core, how }).await {
+            match self.core.at_end(who, way, Open { core: &self.core, how, follow_last }).await {
                 Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
                 opened => return opened,
             }

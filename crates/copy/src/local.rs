@@ -6,10 +6,12 @@ use crate::tree::{
 };
 use crate::workers::{ALIGNED_BYTES, aligned_room};
 use aze_io::real::files::{self, Taken};
+use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
 use std::io::ErrorKind;
@@ -293,8 +295,13 @@ impl Source for LocalSource {
     }
 
     fn mark(&self) -> Outcome<Vec<u64>> {
+        self.marked().map(|(_, mark)| mark)
+    }
+
+    fn marked(&self) -> Outcome<(Meta, Vec<u64>)> {
         let meta = self.meta()?;
-        Ok(vec![meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0])
+        let mark = vec![meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0];
+        Ok((meta, mark))
     }
 }
 
@@ -379,18 +386,26 @@ impl LocalSink {
     }
 }
 
+/// Devices of which a file was read past the page cache: no further file of theirs is read only to see whether it can be.
+static DIRECT_DEVICES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
 /// A file past the page cache; `None` where the file system cannot read so.
-fn direct(temporary: &Path) -> Option<File> {
+fn direct(temporary: &Path, device: u64) -> Option<File> {
     let file = files::open_direct(temporary).ok()?;
-    file.read_at(aligned_room(&mut Vec::new(), ALIGNED_BYTES), 0).is_ok().then_some(file)
+    if !DIRECT_DEVICES.lock().contains(&device) {
+        file.read_at(aligned_room(&mut Vec::new(), ALIGNED_BYTES), 0).ok()?;
+        DIRECT_DEVICES.lock().insert(device);
+    }
+    Some(file)
 }
 
 /// Opens an unfinished file, which shall have the name `shown`, to read it from where it is stored.
 fn reread_stored(temporary: &Path, shown: String) -> Outcome<(Box<dyn Source>, ReadBack)> {
     let failed = |error: &std::io::Error| Trouble::local(format!("read {shown} back"), error);
-    let kind = files::file_system_kind(temporary).map_err(|error| failed(&error))?;
-    let in_memory = IN_MEMORY.contains(&kind);
-    if !in_memory && let Some(file) = direct(temporary) {
+    let device = fs::symlink_metadata(temporary).map_err(|error| failed(&error))?.dev();
+    let kind = |temporary| files::file_system_kind(temporary).map_err(|error| failed(&error));
+    let in_memory = !DIRECT_DEVICES.lock().contains(&device) && IN_MEMORY.contains(&kind(temporary)?);
+    if !in_memory && let Some(file) = direct(temporary, device) {
         return Ok((Box::new(DirectSource(LocalSource { file, shown })), ReadBack::Direct));
     }
     let file = File::open(temporary).map_err(|error| failed(&error))?;

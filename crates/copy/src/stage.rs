@@ -526,7 +526,9 @@ impl<'a> Stage<'a> {
                 self.proof.lost.lock().push((from.clone(), to.clone()));
                 continue;
             }
-            let meta = match from.must_stat(false) {
+            // What was surveyed will do: the copy takes length and attributes from the file when it has opened it.
+            let surveyed = || self.survey.objects.get(&self.proof.relative(&to.path)).filter(|_| round == 1).cloned();
+            let meta = match surveyed().map_or_else(|| from.must_stat(false), Ok) {
                 Ok(meta) => meta,
                 Err(trouble) => {
                     self.watch.failed(&trouble);
@@ -618,8 +620,8 @@ impl<'a> Stage<'a> {
             return Ok(version(&meta, &[]));
         }
         let source = from.tree.open_fresh(&from.path)?;
-        let mark = source.mark()?;
-        Ok(version(&source.meta()?, &mark))
+        let (meta, mark) = source.marked()?;
+        Ok(version(&meta, &mark))
     }
 
     /// Removes what the source does not have. Nothing that staging makes for itself is in these directories any more.
@@ -777,34 +779,52 @@ impl<'a> Stage<'a> {
 
     /// Lines of all objects whose names still lead to the proven inodes.
     fn last_look(&self) -> Outcome<BTreeMap<Vec<u8>, Object>> {
-        let done = self.proof.journal.lock().known().done.clone();
-        let mut lines = BTreeMap::new();
-        for (path, Done { object, from, to, held }) in done {
-            let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end]);
-            let is_unsynced = above.any(|dir| self.unsynced.contains(dir));
-            if !self.survey.objects.contains_key(&path)
-                || is_unsynced
-                || !path.is_empty() && self.unsynced.contains(&b""[..])
-            {
-                continue;
+        let done: Vec<Done> = self.proof.journal.lock().known().done.values().cloned().collect();
+        let (next, lines, failed) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()), Mutex::new(None));
+        let work = || {
+            while let Some(done) = done.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match self.look_once_more(done) {
+                    Ok(Some(object)) => drop(lines.lock().insert(object.path.clone(), object)),
+                    Ok(None) => {}
+                    Err(trouble) => {
+                        failed.lock().get_or_insert(trouble);
+                        return;
+                    }
+                }
             }
-            let spot = at(&self.to, &path);
-            match spot.stat(path.is_empty())? {
-                Some(meta) if identity(&meta) == to => drop(lines.insert(path, object)),
-                Some(meta) if self.has_lost_a_name(&path, &meta) => {
-                    let mut moved = Done { object, from, to: identity(&meta), held };
-                    moved.object.ctime = when(meta.ctime.0);
-                    lines.insert(path, moved.object.clone());
-                    self.proof.journal.lock().note(moved)?;
-                }
-                found => {
-                    let how = if found.is_some() { "changed" } else { "removed" };
-                    let text = format!("{}: another process has {how} it since it was verified", spot.shown());
-                    self.watch.failed(&Trouble::new(Exit::Again, text));
-                }
+        };
+        threads::together(self.order.jobs.min(done.len()), work);
+        failed.into_inner().map_or_else(|| Ok(lines.into_inner()), Err)
+    }
+
+    /// The line of an object whose name still leads to the proven inode.
+    fn look_once_more(&self, done: &Done) -> Outcome<Option<Object>> {
+        let path = &done.object.path;
+        let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end]);
+        let is_unsynced = above.any(|dir| self.unsynced.contains(dir));
+        if !self.survey.objects.contains_key(path)
+            || is_unsynced
+            || !path.is_empty() && self.unsynced.contains(&b""[..])
+        {
+            return Ok(None);
+        }
+        let spot = at(&self.to, path);
+        match spot.stat(path.is_empty())? {
+            Some(meta) if identity(&meta) == done.to => Ok(Some(done.object.clone())),
+            Some(meta) if self.has_lost_a_name(path, &meta) => {
+                let mut moved = Done { to: identity(&meta), ..done.clone() };
+                moved.object.ctime = when(meta.ctime.0);
+                let object = moved.object.clone();
+                self.proof.journal.lock().note(moved)?;
+                Ok(Some(object))
+            }
+            found => {
+                let how = if found.is_some() { "changed" } else { "removed" };
+                let text = format!("{}: another process has {how} it since it was verified", spot.shown());
+                self.watch.failed(&Trouble::new(Exit::Again, text));
+                Ok(None)
             }
         }
-        Ok(lines)
     }
 
     /// Gives a whole tree its name.

@@ -198,6 +198,11 @@ pub trait Source: Send + Sync {
     /// at one moment. In a volume the servers count, and that is certain; on a local file system it is as good as the
     /// change times that it keeps.
     fn mark(&self) -> Outcome<Vec<u64>>;
+    /// The attributes, and the mark that was asked for after them.
+    fn marked(&self) -> Outcome<(Meta, Vec<u64>)> {
+        let meta = self.meta()?;
+        Ok((meta, self.mark()?))
+    }
     /// How often the file is open for writing; `None` where that is not known. In a volume the file's server knows it, unless
     /// it was started again since the file was made: then opens from before are missing.
     fn writers(&self) -> Outcome<Option<u32>> {
@@ -307,6 +312,10 @@ pub trait Tree: Send + Sync {
     }
     /// What a directory holds.
     fn list(&self, dir: &[u8]) -> Outcome<Names>;
+    /// The same, for a caller that needs the attributes of all: those that can be had for less than by asking for each.
+    fn list_with_attributes(&self, dir: &[u8]) -> Outcome<Names> {
+        self.list(dir)
+    }
     /// A symlink's target.
     fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>>;
     /// Opens a file to read.
@@ -315,6 +324,10 @@ pub trait Tree: Send + Sync {
     fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>>;
     /// Opens a file to read its bytes from now on; a symbolic link is not followed.
     fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>>;
+    /// A temporary name, or a longer one that begins with it, from which a file gets the name `path` at the least expense.
+    fn hidden_near(&self, _path: &[u8], hidden: Vec<u8>) -> Outcome<Vec<u8>> {
+        Ok(hidden)
+    }
     /// As [`Tree::create`], with `hidden` as the name in the same directory until it is finished. A symbolic link of the
     /// name is replaced, not followed.
     fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>>;

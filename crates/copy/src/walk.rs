@@ -128,7 +128,7 @@ impl Copier {
         }
         self.dirs.push(Made { from: from.clone(), dir: to.clone(), meta });
         self.plan.watch.dir();
-        let names = from.tree.list(&from.path)?;
+        let names = from.tree.list_with_attributes(&from.path)?;
         if let Some(trouble) = &names.trouble {
             self.plan.watch.failed(trouble);
         }

@@ -29,6 +29,9 @@ const LINKS_MAX: usize = 40;
 
 const WRITE: Access = Access { read: false, write: true };
 
+/// Permission bits that lend the owner's or the group's rights: set-user-ID and set-group-ID.
+const LENT_RIGHTS: u32 = 0o6000;
+
 /// A client's connection to a volume, as blocking code uses it.
 pub struct Connection {
     /// What knows how to ask.
@@ -99,25 +102,27 @@ impl Tree for VolumeTree {
     }
 
     fn list(&self, dir: &[u8]) -> Outcome<Names> {
+        self.list_of(dir).map(|(_, names)| names)
+    }
+
+    fn list_with_attributes(&self, dir: &[u8]) -> Outcome<Names> {
         let (client, who) = (&self.session.client, &self.session.who);
-        let reached = self.session.ask(format_args!("list {}", self.shown(dir)), client.reach(who, dir, true))?;
-        let mut names = Names::default();
-        let mut after = 0;
-        let mut lister = Lister::new(reached.ino, true);
-        loop {
-            let page = self
-                .session
-                .ask(format_args!("list {}", self.shown(dir)), lister.page(client, who, after, LIST_ENTRIES_MAX))?;
-            if let Some(failure) = page.failure {
-                names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
-            }
-            let Some(last) = page.entries.last() else { return Ok(names) };
-            after = last.hash.cookie();
-            names.entries.extend(page.entries.iter().map(named));
-            if !page.more {
-                return Ok(names);
-            }
-        }
+        let (parent, mut names) = self.list_of(dir)?;
+        // They do not come along where an inode lives in another shard than its entry, as after a rename.
+        let is_without = |entry: &&mut Named| entry.meta.is_none() && entry.kind != FileKind::Directory;
+        let mut without: Vec<&mut Named> = names.entries.iter_mut().filter(is_without).collect();
+        let named = without.iter().map(|entry| Name::new(&entry.name)).collect::<Result<Vec<_>, _>>();
+        let named =
+            named.map_err(|_| Trouble::new(Exit::Fatal, "a listed name that cannot be one: a defect in aze"))?;
+        // Whoever needs the attributes of one that cannot be looked up asks again, and tells why.
+        let looked_up =
+            |at: usize, attr: Result<Attr, Failure>| without[at].meta = attr.ok().map(|attr| meta_of(&attr));
+        let all = async {
+            client.lookup_all(who, parent, &named, looked_up).await;
+            Ok(())
+        };
+        self.session.ask(format_args!("list {}", self.shown(dir)), all)?;
+        Ok(names)
     }
 
     fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
@@ -141,14 +146,18 @@ impl Tree for VolumeTree {
     }
 
     fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
-        let attr = self.resolve("open", path, false)?;
+        let (client, who) = (&self.session.client, &self.session.who);
         let what = format!("open {}", self.shown(path));
-        if attr.kind != FileKind::File {
-            return Err(Trouble::new(Exit::Caller, format!("{what}: it is no regular file any more")));
-        }
-        let access = Access { read: true, write: false };
+        let other = || Trouble::new(Exit::Caller, format!("{what}: it is no regular file any more"));
         // Without its contents: they would be as old as the open.
-        let file = self.session.ask(what, self.session.client.open(&self.session.who, attr.ino, access))?;
+        let access = Access { read: true, write: false };
+        let file = match self.session.wait(client.open_path_itself(who, path, access)) {
+            Err(failure) if failure.code == Code::LinkLoop => return Err(other()),
+            opened => opened.map_err(|failure| Trouble::volume(&what, &failure))?,
+        };
+        if file.attr().kind != FileKind::File {
+            return Err(other());
+        }
         Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
     }
 
@@ -176,6 +185,18 @@ impl Tree for VolumeTree {
         let (_, _, file) = self.open_hidden("verify", path, hidden, Access { read: true, write: false })?;
         let source = VolumeSource { session: self.session.clone(), file, shown: self.shown(path) };
         Ok((Box::new(source), ReadBack::Servers))
+    }
+
+    fn hidden_near(&self, path: &[u8], hidden: Vec<u8>) -> Outcome<Vec<u8>> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let what = format!("create {}", self.shown(path));
+        let (parent, name) = self.session.ask(what, client.resolve_parent(who, path))?;
+        let first = hidden_name(&hidden)?;
+        let numbered = |count: usize| match count {
+            0 => first.clone(),
+            _ => Name::new(&[&hidden[..], format!("-{count}").as_bytes()].concat()).unwrap_or_else(|_| first.clone()),
+        };
+        Ok(client.nearest_name(parent, &name, numbered).as_bytes().to_vec())
     }
 
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
@@ -517,6 +538,29 @@ fn check_any(replaces: &Replaces, shown: &str) -> Outcome<()> {
 }
 
 impl VolumeTree {
+    /// A directory, and what it holds.
+    fn list_of(&self, dir: &[u8]) -> Outcome<(Ino, Names)> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let reached = self.session.ask(format_args!("list {}", self.shown(dir)), client.reach(who, dir, true))?;
+        let mut names = Names::default();
+        let mut after = 0;
+        let mut lister = Lister::new(reached.ino, true);
+        loop {
+            let page = self
+                .session
+                .ask(format_args!("list {}", self.shown(dir)), lister.page(client, who, after, LIST_ENTRIES_MAX))?;
+            if let Some(failure) = page.failure {
+                names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
+            }
+            let Some(last) = page.entries.last() else { return Ok((reached.ino, names)) };
+            after = last.hash.cookie();
+            names.entries.extend(page.entries.iter().map(named));
+            if !page.more {
+                return Ok((reached.ino, names));
+            }
+        }
+    }
+
     /// Opens an unfinished file under its temporary name; and its directory and the name that it shall have.
     fn open_hidden(&self, what: &str, path: &[u8], hidden: &[u8], access: Access) -> Outcome<(Ino, Name, Arc<File>)> {
         let (client, who, hidden) = (&self.session.client, &self.session.who, hidden_name(hidden)?);
@@ -598,8 +642,13 @@ impl Source for VolumeSource {
     }
 
     fn mark(&self) -> Outcome<Vec<u64>> {
-        let counted = self.session.ask(format_args!("ask for changes of {}", self.shown), self.file.count_changes())?;
-        Ok(counted.numbers())
+        self.marked().map(|(_, mark)| mark)
+    }
+
+    fn marked(&self) -> Outcome<(Meta, Vec<u64>)> {
+        let what = format_args!("ask for changes of {}", self.shown);
+        let (attr, counted) = self.session.ask(what, self.file.attr_and_changes())?;
+        Ok((meta_of(&attr), counted.numbers()))
     }
 
     fn writers(&self) -> Outcome<Option<u32>> {
@@ -760,22 +809,30 @@ fn new_file(kind: FileKind, mode: u32, target: Vec<u8>, open: Option<Access>) ->
 
 fn set(session: &Connection, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), Failure> {
     let (client, who) = (&session.client, &session.who);
+    let time = |time| preserve.then_some(SetTime::To { time });
+    let owner = Change { uid: Some(meta.uid), gid: Some(meta.gid), ..Change::default() };
+    let rest = |owner_kept| Change {
+        mode: Some(copied_mode(meta.mode, owner_kept)),
+        atime: time(meta.atime),
+        mtime: time(meta.mtime),
+        ..Change::default()
+    };
     session.wait(async {
         let mut owner_kept = false;
         if preserve {
-            // Only root may give files away; the copies of another user stay that user's, as with cp(1).
-            let owner = Change { uid: Some(meta.uid), gid: Some(meta.gid), ..Change::default() };
-            match client.setattr(who, ino, &owner).await {
+            // A bit that lends the owner's rights would not outlive the change of the owner.
+            let at_once = meta.mode & LENT_RIGHTS == 0;
+            let change = if at_once { Change { uid: owner.uid, gid: owner.gid, ..rest(true) } } else { owner };
+            match client.setattr(who, ino, &change).await {
                 Err(failure) if !matches!(failure.code, Code::NotPermitted | Code::AccessDenied) => {
                     return Err(failure);
                 }
+                Ok(_) if at_once => return Ok(()),
+                // Only root may give files away; the copies of another user stay that user's, as with cp(1).
                 result => owner_kept = result.is_ok(),
             }
         }
-        let mode = Some(copied_mode(meta.mode, owner_kept));
-        let time = |time| preserve.then_some(SetTime::To { time });
-        let change = Change { mode, atime: time(meta.atime), mtime: time(meta.mtime), ..Change::default() };
-        client.setattr(who, ino, &change).await.map(drop)
+        client.setattr(who, ino, &rest(owner_kept)).await.map(drop)
     })
 }
 

@@ -7,7 +7,7 @@
 //! goes, and it is copied again.
 
 use super::nodes::{Anew, Crew, Spread};
-use super::state::{Done, Journal, Version};
+use super::state::{Done, Journal, Unsynced, Version, line_of};
 use crate::Watch;
 use crate::tree::{GoneName, Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
 use crate::workers::{Ends, Plan, Transfer, aligned_room, room, warn};
@@ -118,9 +118,8 @@ impl Proof {
     /// Opens both sides of a file.
     pub fn open(&self, from: &Spot, to: &Spot) -> Outcome<Ends> {
         let source = from.tree.open_fresh(&from.path)?;
-        let mark = source.mark()?;
-        let meta = source.meta()?;
-        let hidden = self.hidden();
+        let (meta, mark) = source.marked()?;
+        let hidden = to.tree.hidden_near(&to.path, self.hidden())?;
         let sink = to.tree.create_as(&to.path, meta.mode, &hidden)?;
         if meta.is_sparse {
             sink.set_size(meta.size).inspect_err(|_| sink.abandon())?;
@@ -146,8 +145,8 @@ impl Proof {
             return self.give_up(transfer, ends, why);
         }
         let kept = ends.source.xattrs()?;
-        let meta = ends.source.meta()?;
-        if version(&meta, &ends.source.mark()?) != version(&began.meta, &began.mark) {
+        let (meta, mark) = ends.source.marked()?;
+        if version(&meta, &mark) != version(&began.meta, &began.mark) {
             return self.give_up(transfer, ends, Anew::Changed);
         }
         if self.sources.get(&self.relative(&transfer.to.path)).is_some_and(|source| *source != meta.identity) {
@@ -198,8 +197,7 @@ impl Proof {
     /// byte: as long as they are the same, the copy has these bytes. `None` if other nodes were to do it, and none is left.
     fn read_back(&self, ends: &Ends, began: &Began, meta: &Meta, plan: &Plan, shown: &str) -> Outcome<Option<Stored>> {
         let (stored, mut how) = ends.sink.reread_stored()?;
-        let mark = if how == ReadBack::Servers { stored.mark()? } else { Vec::new() };
-        let before = stored.meta()?;
+        let (before, mark) = if how == ReadBack::Servers { stored.marked()? } else { (stored.meta()?, Vec::new()) };
         let found = match began.spread.as_ref().filter(|spread| !spread.is_untouched()) {
             None => sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?,
             Some(spread) => match spread.read_back(plan.watch.as_ref())? {
@@ -233,13 +231,13 @@ impl Proof {
     pub fn compare(&self, from: &Spot, done: &Done, watch: &dyn Watch) -> Outcome<bool> {
         let What::File { size, hash, .. } = &done.object.what else { return Ok(false) };
         let source = from.tree.open_fresh(&from.path)?;
-        let mark = source.mark()?;
-        let meta = source.meta()?;
+        let (meta, mark) = source.marked()?;
         if meta.size != *size {
             return Ok(false);
         }
         let found = sums_of(source.as_ref(), *size, meta.is_sparse, watch)?;
-        let now = version(&source.meta()?, &source.mark()?);
+        let (now, mark_now) = source.marked()?;
+        let now = version(&now, &mark_now);
         if found.hash(*size) != *hash || now != version(&meta, &mark) || now[..OWN_NUMBERS] != done.from[..OWN_NUMBERS]
         {
             return Ok(false);
@@ -252,7 +250,8 @@ impl Proof {
     pub fn link(&self, from: &Spot, to: &Spot) -> Outcome<()> {
         let meta = from.must_stat(false)?;
         let target = from.tree.read_link(&from.path)?;
-        to.tree.make_link_as(&to.path, &target, &self.hidden(), &self.replaces(&to.path))?;
+        let hidden = to.tree.hidden_near(&to.path, self.hidden())?;
+        to.tree.make_link_as(&to.path, &target, &hidden, &self.replaces(&to.path))?;
         if to.tree.read_link(&to.path)? != target {
             return Err(Trouble::new(Exit::Fatal, format!("verify {}: it leads elsewhere", to.shown())));
         }
@@ -317,7 +316,9 @@ impl Proof {
     }
 
     fn note(&self, done: Done) -> Outcome<()> {
-        self.journal.lock().note(done)
+        let line = line_of(&done);
+        let unsynced = self.journal.lock().note_line(done, &line)?;
+        unsynced.map_or(Ok(()), Unsynced::sync)
     }
 }
 

@@ -280,8 +280,7 @@ impl Work<'_> {
     /// Has the volume give up a file, if it is still as it was staged.
     fn release_one(&self, file: &Spot, done: &Done) -> Outcome<u64> {
         let source = file.tree.open_fresh(&file.path)?;
-        let mark = source.mark()?;
-        let meta = source.meta()?;
+        let (meta, mark) = source.marked()?;
         if version(&meta, &mark) != done.from {
             return Err(kept(file, "it has changed since it was staged: stage it once more"));
         }

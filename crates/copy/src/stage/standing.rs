@@ -383,8 +383,7 @@ pub(super) fn version_now(spot: &Spot, kind: FileKind) -> Outcome<(Meta, Version
         return Ok((meta, version));
     }
     let source = spot.tree.open_fresh(&spot.path)?;
-    let mark = source.mark()?;
-    let meta = source.meta()?;
+    let (meta, mark) = source.marked()?;
     let version = version(&meta, &mark);
     Ok((meta, version))
 }

@@ -16,6 +16,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The journal is synced after so many objects. A power cut takes the notes since; these objects are copied again then.
 const SYNC_OBJECTS: u32 = 256;
@@ -42,7 +43,7 @@ pub struct Done {
 /// The journal of one stage.
 pub struct Journal {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     unsynced: u32,
     known: Known,
     /// Objects are noted in the file.
@@ -75,7 +76,7 @@ impl Journal {
     /// # Errors
     /// [`Exit::Again`] if another process works on the order; [`Exit::Caller`] if the file is another one's.
     pub fn open(path: &Path, order: &str, attempt: &str) -> Outcome<Journal> {
-        let failed = |error: &std::io::Error| Trouble::local(format!("keep the state in {}", path.display()), error);
+        let failed = |error: &std::io::Error| not_kept(path, error);
         let file = loop {
             let mut options = OpenOptions::new();
             options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -107,7 +108,7 @@ impl Journal {
             return Err(Trouble::new(Exit::Caller, text));
         }
         let has_notes = !known.done.is_empty();
-        let mut journal = Journal { path: path.to_owned(), file, unsynced: 0, known, has_notes };
+        let mut journal = Journal { path: path.to_owned(), file: Arc::new(file), unsynced: 0, known, has_notes };
         if journal.known.order.is_empty() {
             journal.known.order = order.to_owned();
             journal.put(&json!({ "state": FORM, "order": order }))?;
@@ -129,12 +130,23 @@ impl Journal {
 
     /// Notes an object.
     pub fn note(&mut self, done: Done) -> Outcome<()> {
-        self.put(&Value::Object(fields_of(&done)))?;
+        let line = line_of(&done);
+        self.note_line(done, &line)?.map_or(Ok(()), Unsynced::sync)
+    }
+
+    /// Notes an object by its [line](line_of). It is time to sync the notes if they are given back: without the journal's lock, so
+    /// that others can note what they have proven while the device stores these.
+    pub fn note_line(&mut self, done: Done, line: &str) -> Outcome<Option<Unsynced>> {
+        self.put_line(line)?;
         self.has_notes = true;
         self.known.named.remove(&done.object.path);
         self.known.done.insert(done.object.path.clone(), done);
         self.unsynced += 1;
-        if self.unsynced >= SYNC_OBJECTS { self.sync() } else { Ok(()) }
+        if self.unsynced < SYNC_OBJECTS {
+            return Ok(None);
+        }
+        self.unsynced = 0;
+        Ok(Some(Unsynced { path: self.path.clone(), file: self.file.clone() }))
     }
 
     /// Notes that a file is about to get its name. If that is the last note of it, the next attempt knows the file for its own.
@@ -163,22 +175,44 @@ impl Journal {
     /// Makes all notes durable.
     pub fn sync(&mut self) -> Outcome<()> {
         self.unsynced = 0;
-        self.file.sync_data().map_err(|error| self.failed(&error))
+        Unsynced { path: self.path.clone(), file: self.file.clone() }.sync()
     }
 
     /// Removes it: all is done.
     pub fn remove(self) -> Outcome<()> {
-        fs::remove_file(&self.path).map_err(|error| self.failed(&error))
+        fs::remove_file(&self.path).map_err(|error| not_kept(&self.path, &error))
     }
 
     fn put(&mut self, line: &Value) -> Outcome<()> {
-        // With one call, so that no other end of the process leaves half of it.
-        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| self.failed(&error))
+        self.put_line(&format!("{line}\n"))
     }
 
-    fn failed(&self, error: &std::io::Error) -> Trouble {
-        Trouble::local(format!("keep the state in {}", self.path.display()), error)
+    fn put_line(&mut self, line: &str) -> Outcome<()> {
+        // With one call, so that no other end of the process leaves half of it.
+        (&*self.file).write_all(line.as_bytes()).map_err(|error| not_kept(&self.path, &error))
     }
+}
+
+/// The line of an object.
+pub(super) fn line_of(done: &Done) -> String {
+    format!("{}\n", Value::Object(fields_of(done)))
+}
+
+/// A journal with notes that are not durable.
+pub struct Unsynced {
+    path: PathBuf,
+    file: Arc<File>,
+}
+
+impl Unsynced {
+    /// Makes all notes durable that were there before.
+    pub fn sync(self) -> Outcome<()> {
+        self.file.sync_data().map_err(|error| not_kept(&self.path, &error))
+    }
+}
+
+fn not_kept(path: &Path, error: &std::io::Error) -> Trouble {
+    Trouble::local(format!("keep the state in {}", path.display()), error)
 }
 
 /// Times that a lock is tried for which only a process that looks who is at work stands in the way, which lets go at once.
@@ -234,7 +268,7 @@ impl Known {
 
     fn read(path: &Path, file: &File) -> Outcome<Known> {
         let (known, whole) = Known::lines(path, file)?;
-        file.set_len(whole).map_err(|error| Trouble::local(format!("keep the state in {}", path.display()), &error))?;
+        file.set_len(whole).map_err(|error| not_kept(path, &error))?;
         Ok(known)
     }
 

@@ -110,7 +110,7 @@ impl Survey {
                 continue;
             }
             match meta.kind {
-                FileKind::Directory => match spot.tree.list(&spot.path) {
+                FileKind::Directory => match spot.tree.list_with_attributes(&spot.path) {
                     Ok(names) => {
                         survey.troubles.extend(names.trouble);
                         for entry in names.entries {
