@@ -23,6 +23,7 @@ mod rng;
 mod shared_payload;
 mod state;
 pub(crate) mod threads;
+mod timing;
 mod trace;
 
 use std::future::Future;
@@ -38,6 +39,8 @@ pub use rng::SimRng;
 pub(crate) use shared_payload::SimPayload;
 use state::{Core, Debris};
 pub use threads::Process;
+use timing::Timed;
+pub use timing::{Network, Timing, Work};
 use trace::Kind;
 
 /// How long a connect waits for an answer that never comes, in virtual nanoseconds.
@@ -203,6 +206,15 @@ impl Sim {
     /// at once.
     pub fn set_slow_payloads(&self, slow: Option<SlowPayloads>) {
         self.core().state.lock().set_slow_payloads(slow);
+    }
+
+    /// From now on frames take the time of a modelled network, and of the work that they are, instead of a drawn delay;
+    /// `None`: a drawn delay. It is meant for worlds whose frames come all and in order.
+    ///
+    /// # Panics
+    /// Without processors, or ports that take nothing.
+    pub fn set_timing(&self, timing: Option<Timing>) {
+        self.core().state.lock().timed = timing.map(Timed::new);
     }
 
     /// Virtual time.

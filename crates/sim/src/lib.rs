@@ -11,6 +11,7 @@ pub mod audit;
 pub mod backing;
 pub mod bytes;
 pub mod cluster;
+pub mod experiment;
 pub mod faults;
 pub mod keepers;
 pub mod linear;

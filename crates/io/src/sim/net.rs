@@ -123,7 +123,12 @@ impl Core {
             Event::Accepted { attempt, end } => self.accepted_arrives(attempt, end),
             Event::Refused { attempt, by, why } => self.refused_arrives(attempt, by, why),
             Event::ConnectTimeout { attempt } => self.connect_times_out(attempt),
-            Event::Frame { to, from_node, to_node, frame } => self.frame_arrives(to, from_node, to_node, frame),
+            Event::Reaches(flying) => self.state.lock().reaches_port(flying),
+            Event::Came(flying) => self.state.lock().has_come(flying),
+            Event::Frame { to, from_node, to_node, frame } => {
+                self.state.lock().work_on_next(to);
+                self.frame_arrives(to, from_node, to_node, frame);
+            }
             Event::Rest { to, serial } => self.rest_arrives(to, serial),
             Event::Fin { to, from_node, to_node, why } => {
                 let link_is_up = self.state.lock().link_is_up(from_node, to_node);

@@ -12,6 +12,7 @@ use super::exec::{Ready, TaskSlot};
 use super::net::{Attempt, Door, End};
 use super::receive_buffer::SlowPayloads;
 use super::rng::SimRng;
+use super::timing::{Flying, Timed};
 use super::trace::{Kind, Trace};
 use super::{CLOCK_SKEW_NS_MAX, Counters, Faults, Link, TIME_LIMIT_DEFAULT, WALL_BASE_NS};
 use crate::{Acceptor, Connection, Frame, Handler, NetError, TimerId};
@@ -42,6 +43,10 @@ pub(super) enum Event {
     Refused { attempt: u64, by: Option<u32>, why: String },
     /// No answer came.
     ConnectTimeout { attempt: u64 },
+    /// The first byte of a frame reaches the port of its receiver's machine.
+    Reaches(Flying),
+    /// All of it has come there.
+    Came(Flying),
     /// A frame arrives at an end.
     Frame { to: u64, from_node: u32, to_node: u32, frame: Frame },
     /// The rest of a payload arrives at an end.
@@ -100,6 +105,8 @@ pub(super) struct State {
     /// Payloads from this size on are shared, where the sender has them in frames.
     pub(super) share_bytes_min: Option<usize>,
     pub(super) slow_payloads: Option<(SlowPayloads, SimRng)>,
+    /// What frames take instead of a drawn delay.
+    pub(super) timed: Option<Timed>,
 }
 
 impl Core {
@@ -128,6 +135,7 @@ impl Core {
             counters: Counters::default(),
             share_bytes_min: None,
             slow_payloads: None,
+            timed: None,
         };
         Arc::new(Core { seed, ready: Ready::new(seed), state: Mutex::new(state) })
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::rng::hash_bytes;
 use super::super::state::{Core, Event, State};
+use super::super::timing::Flying;
 use super::super::trace::Kind;
 use super::{End, Phase};
 use crate::shared_payload::{SharedPayload, Source};
@@ -171,7 +172,10 @@ impl State {
         }
         end.queued_bytes += frame.head.len() + frame.payload_bytes();
         let (from_node, to_node) = (end.node, end.peer_node);
-        self.schedule(arrival_ns, Event::Frame { to: from ^ 1, from_node, to_node, frame });
+        if let Some(flying) = self.fly(Flying { to: from ^ 1, from_node, to_node, frame }) {
+            let Flying { to, from_node, to_node, frame } = flying;
+            self.schedule(arrival_ns, Event::Frame { to, from_node, to_node, frame });
+        }
     }
 
     /// Closes an end from its own side: its handler and, if the link is up, its peer hear of it later.
