@@ -5,6 +5,7 @@
 
 mod placements;
 mod servers;
+mod simulated;
 
 use crate::plot::{self, Curve, short};
 use crate::program::{Program, Session};
@@ -30,7 +31,9 @@ Examples:
   aze bench p4 --figure 6 --chunks 64K,1M --record result
   aze bench p4 --figure 3,8 --servers 1,4            searches and opens, on one and on four servers
   aze bench p4 --figure 1,2 --servers 4,8            modular placement beside consistent hashing
-  aze bench p4 --name v1                             the volume that runs";
+  aze bench p4 --name v1                             the volume that runs
+  aze bench p4 --simulate --figure 1,2,5,6,8         16 to 1,024 nodes: real code, modelled network, measured times
+  aze bench p4 --simulate --nodes 16 --times result/result.json";
 
 /// Servers of a volume that is started here: as many as the paper's.
 const SERVERS: &str = "8";
@@ -86,6 +89,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: simulated::Model,
 }
 
 /// One combination of parameters, and its bandwidths.
@@ -136,6 +141,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         return Err(Trouble::usage("bench p4: --repeat must be at least 1, --bytes a multiple of 16M"));
     }
     started::hear_signals(program, "p4")?;
+    if args.model.simulate {
+        return simulated::run(args, program);
+    }
     let chunks = args.chunks.iter().map(|bytes| chunk_bits(*bytes)).collect::<Outcome<Vec<u8>>>()?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let mut points = Vec::new();

@@ -27,6 +27,9 @@ pub trait Program: Sync {
     fn kill_servers(&self, name: &str) -> Outcome<()>;
     /// Bytes of memory of the servers of the volume of this name, which all run on this node.
     fn memory_of_servers(&self, name: &str) -> Outcome<i64>;
+    /// Time that processors have worked for the servers of the volume of this name, which all run on this node; without a name,
+    /// for this process.
+    fn processor_time(&self, name: Option<&str>) -> Outcome<Duration>;
     /// Connections that the servers of the volume of this name have open, which all run on this node.
     fn connections_of_servers(&self, name: &str) -> Outcome<u64>;
     /// Bytes of memory that programs of this node may still take.

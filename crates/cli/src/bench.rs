@@ -58,6 +58,17 @@ impl Program for Aze {
         servers.iter().map(|server| memory::of_process(server.process.pid).map(|bytes| bytes as i64)).sum()
     }
 
+    fn processor_time(&self, name: Option<&str>) -> Outcome<Duration> {
+        let of = |pid: u32| {
+            sys::processor_time(pid)
+                .map_err(|error| Trouble::local(format!("ask for the processor time of process {pid}"), &error))
+        };
+        match name {
+            None => of(std::process::id()),
+            Some(name) => Volume::open(name)?.record.servers.iter().map(|server| of(server.process.pid)).sum(),
+        }
+    }
+
     fn connections_of_servers(&self, name: &str) -> Outcome<u64> {
         let servers = Volume::open(name)?.record.servers;
         servers.iter().map(|server| memory::connections_of_process(server.process.pid)).sum()

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// Number of the user of this name, from wherever the system keeps its users.
 pub fn uid_of(user: &str) -> Option<u32> {
@@ -34,6 +35,24 @@ pub fn ids_of(user: &str) -> Option<(u32, u32)> {
     let entry = unsafe { libc::getpwnam(name.as_ptr()) };
     // SAFETY: getpwnam(3) gives null or a pointer to a valid entry.
     unsafe { entry.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid))
+}
+
+/// Time that processors have worked for a process, all its threads together: clock_getcpuclockid(3).
+///
+/// # Errors
+/// There is no such process, or the system does not say.
+pub fn processor_time(pid: u32) -> io::Result<Duration> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: `clock` is a valid place for the answer.
+    match unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) } {
+        0 => {}
+        error => return Err(io::Error::from_raw_os_error(error)),
+    }
+    // SAFETY: `time` is a valid place for the answer.
+    match unsafe { libc::clock_gettime(clock, &mut time) } {
+        0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Whether a program of this name is in one of the directories of PATH.
