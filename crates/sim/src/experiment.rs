@@ -27,7 +27,7 @@ const TIME_MAX: Duration = Duration::from_secs(36_000);
 /// How long a client waits for an answer: none gets lost, and servers may have much to do.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// What is measured, and on which machines.
+/// A measurement, and the machines for it.
 #[derive(Clone)]
 pub struct Plan {
     /// Where every random number comes from.
@@ -97,7 +97,7 @@ pub fn run(plan: &Plan, phases: &[Phase]) -> Result<Vec<Measured>, Failure> {
     measured
 }
 
-/// No faults; what is not a frame takes the latency.
+/// No faults; connecting takes the latency.
 fn faults(plan: &Plan) -> Faults {
     let (delay_ns_min, delay_ns_max) = (plan.network.latency_ns, plan.network.latency_ns);
     Faults { delay_ns_min, delay_ns_max, ..Faults::default() }
@@ -134,7 +134,7 @@ async fn measure(cluster: &Arc<Cluster>, plan: &Plan, phases: &[Phase]) -> Resul
             if is_measured {
                 measured.push(Measured { phase: *phase, amount, seconds });
             }
-            // What is sent later, such as closes, is no part of the next phase.
+            // Closes are sent later, and are no part of the next phase.
             cluster.sim.sleep(work::REST).await;
         }
     }

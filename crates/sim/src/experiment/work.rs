@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two phases, in which what is sent late is sent.
+/// Time between two phases, in which clients send their closes.
 pub const REST: Duration = Duration::from_millis(200);
 
 /// Bytes of a transfer to the file that all processes share, as IO500 has them.
