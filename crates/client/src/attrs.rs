@@ -1,12 +1,12 @@
 //! Attributes of inodes, asked of their home.
 
-use crate::client::{Client, Core};
+use crate::client::{Client, Core, unexpected};
 use crate::dir_attrs::Aged;
 use crate::file::File;
 use crate::inodes::Inode;
 use crate::leases::Lease;
 use crate::route::{Knowing, Place};
-use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Request, Spread};
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Reply, Request, Spread};
 use std::time::Duration;
 
 impl Core {
@@ -73,6 +73,9 @@ impl Core {
             Err(failure) => {
                 let last = if is_silence(&failure) { self.dir_attrs.make_do(ino, self.io.mono_ns()) } else { None };
                 drop(fetching);
+                if last.is_none() && ino == Ino::ROOT && is_silence(&failure) {
+                    return self.root_by_its_rights(who).await.map(Aged::from).map_err(|_| failure);
+                }
                 last.map(Aged::from).ok_or(failure)
             }
         }
@@ -89,6 +92,23 @@ impl Core {
             return Ok((attr, lease));
         }
         Ok((self.dir_attrs.with_last_counts(attr), lease))
+    }
+
+    /// The root while its home has ended, for the kernel, which looks at its rights before everything that it does below: mode and owner are
+    /// those of the root. Counts and times are known to nobody: 1 link and zeros.
+    async fn root_by_its_rights(&self, who: &Identity) -> Result<Attr, Failure> {
+        let routes = self.routes.read().clone();
+        let request = Request::RootRights;
+        let home = routes.map.home_of(Ino::ROOT).unwrap_or_default();
+        let mut failure = Failure::new(Code::Unreachable, format!("{}: no server to ask", request.name()));
+        for other in self.others(&routes, home) {
+            match self.ask_server(who, other.index, &request).await {
+                Ok(Reply::StubGranted { stub }) => return Ok(self.dir_attrs.of_rights(&stub, routes.map.shards())),
+                Ok(reply) => return Err(unexpected(&request, &reply)),
+                Err(other) => failure = other,
+            }
+        }
+        Err(failure)
     }
 
     /// Reports unreported changes.

@@ -13,13 +13,16 @@ use crate::route::Routes;
 use crate::sync::Moves;
 use crate::volume::LastSpace;
 use crate::xattr::Attributed;
-use aze_io::sync::RwLock;
+use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
-use aze_proto::{Attr, Code, Failure, Identity, Reply, Request, SessionId, ShardMap};
+use aze_proto::{
+    Attr, Code, Failure, Identity, Incarnation, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardMap,
+};
 use aze_rpc::{Caller, Counters};
 use futures_util::future::join_all;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -52,6 +55,8 @@ pub struct Config {
     pub transport: Transport,
     /// What the volume keeps through a power cut, and so what fsync(2) and close(2) have to do.
     pub durability: Durability,
+    /// The volume is kept in directories or files: a server that has ended may come back, and then knows how requests ended.
+    pub lasts: bool,
 }
 
 /// One session with a volume. All operations are futures and may be dropped at any point; whether
@@ -87,6 +92,10 @@ pub(crate) struct Core {
     pub(crate) contents: Arc<Contents>,
     /// What the volume promises.
     pub(crate) durability: Durability,
+    /// See [`Config::lasts`].
+    pub(crate) lasts: bool,
+    /// Lives of servers whose ends the system of this machine has told: server, map epoch at which the life began, incarnation.
+    pub(crate) seen_to_end: Mutex<BTreeSet<(ServerIndex, MapEpoch, Incarnation)>>,
     /// Start of the volume since which all names are known to be there, if they are synced.
     pub(crate) names_since: AtomicU32,
     pub(crate) moves: Moves,
@@ -123,6 +132,8 @@ impl Core {
             entered,
             contents,
             durability,
+            lasts: config.lasts,
+            seen_to_end: Mutex::default(),
             names_since,
             moves: Moves::default(),
             last_space: LastSpace::default(),

@@ -63,7 +63,7 @@ impl Client {
         let caller = Caller::new(io.clone(), caller_config(&io, config));
         let core = Core::new(io, caller, config, map);
         core.watch_neighbours();
-        core.follow_moves();
+        core.follow_servers();
         Arc::new(Client { core })
     }
 }

@@ -8,7 +8,8 @@
 
 use crate::leases::Lease;
 use aze_io::sync::Mutex;
-use aze_proto::{Attr, Ino, Time};
+use aze_proto::place::Layout;
+use aze_proto::{Attr, FileKind, Generation, Ino, Spread, Stub, Time};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -107,6 +108,32 @@ impl DirAttrs {
         Some(known.attr.clone())
     }
 
+    /// A directory of which nothing but its rights is known.
+    pub(crate) fn of_rights(&self, stub: &Stub, shards: u32) -> Attr {
+        Attr {
+            ino: stub.ino,
+            kind: FileKind::Directory,
+            mode: stub.mode,
+            links: LINKS_UNKNOWN,
+            uid: stub.uid,
+            gid: stub.gid,
+            rdev: 0,
+            size: 0,
+            atime: Time(0),
+            mtime: Time(0),
+            ctime: Time(0),
+            btime: Time(0),
+            generation: Generation(0),
+            born: stub.born,
+            layout: Layout::new(stub.ino.prefix(), shards),
+            chunk_bits: stub.chunk_bits,
+            spread: Spread::default(),
+            // Its home knows.
+            has_xattrs: true,
+            parent: stub.ino,
+        }
+    }
+
     /// The attributes are being asked for; [`Self::end`] must follow.
     pub(crate) fn begin(&self, dir: Ino) {
         self.table.lock().fetching.entry(dir).or_default().fetchers += 1;
@@ -192,7 +219,7 @@ fn touch(attr: &mut Attr, time: Time) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::{FileKind, Generation, MapEpoch};
+    use aze_proto::MapEpoch;
 
     const DIR: Ino = Ino(7);
     const SECOND: Duration = Duration::from_secs(1);

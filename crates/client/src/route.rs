@@ -13,7 +13,9 @@ use aze_proto::{
     ServerIndex, ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Ask, Target};
+use futures_util::StreamExt;
 use futures_util::future::select_ok;
+use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +25,12 @@ use std::time::Duration;
 /// will have one as soon as the keeper's word has reached it.
 const MAP_PAUSE: Duration = Duration::from_millis(50);
 
-/// Servers that are asked at most whether another one has left.
+/// Servers that are asked at most whether another one has left or ended.
 const ASKED_MAX: usize = 3;
+
+/// Pauses before others are asked of a server that cannot be connected to: the first of them may be asked before anybody has seen the
+/// end. Later, whenever connecting has failed again.
+const GONE_PAUSES: [Duration; 2] = [Duration::ZERO, Duration::from_millis(200)];
 
 /// The map, and the targets derived from it.
 pub(crate) struct Routes {
@@ -183,6 +189,14 @@ impl Core {
                 let detail = format!("{}: {} has left the volume", question.request.name(), server.target);
                 return Err(Failure::new(Code::Unreachable, detail));
             }
+            // A change waits for the server of a volume that lasts: it may be a part of what other servers have done already.
+            let fails_at_once = !self.lasts || !question.request.is_change();
+            if fails_at_once
+                && self.has_ended(&routes.map, server.target.index)
+                && !self.may_be_back(&routes, &server.target).await
+            {
+                return Err(self.ended(&server.target).during(question.request.name()));
+            }
             #[cfg(debug_assertions)]
             planted(question.request, Planted::Asking);
             server.talked.store(true, Ordering::Relaxed);
@@ -248,9 +262,9 @@ impl Core {
         select_ok(asked).await.map(drop)
     }
 
-    /// Follows servers that leave: when one cannot be connected to, another one says whether it has left, and changes that
-    /// were under way there go on at the servers that have its shards now.
-    pub(crate) fn follow_moves(self: &Arc<Self>) {
+    /// Follows servers that leave or end: when one cannot be connected to, others say whether it has. Changes that were under
+    /// way at one that has left go on at the servers that have its shards now; what waits for one that has ended fails.
+    pub(crate) fn follow_servers(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
         self.caller.on_left(Box::new(move |shard| {
             let core = this.upgrade()?;
@@ -260,28 +274,85 @@ impl Core {
         let this = Arc::downgrade(self);
         self.caller.on_unreachable(Box::new(move |target| {
             let Some(core) = this.upgrade() else { return };
-            let index = target.index;
-            core.spawn(move |core| async move { core.look_who_has_left(index).await });
+            let target = target.clone();
+            core.spawn(move |core| async move { core.look_who_is_gone(target).await });
         }));
     }
 
-    async fn look_who_has_left(self: Arc<Self>, silent: ServerIndex) {
-        let routes = self.routes.read().clone();
-        if !routes.map.has_left(silent) {
-            // The keeper knows first.
-            let keeper = routes.map.keeper;
-            let mut others: Vec<&Target> = routes.targets().filter(|target| target.index != silent).collect();
-            others.sort_by_key(|target| target.index != keeper);
-            for other in others.into_iter().take(ASKED_MAX) {
-                if self.refresh_map(&routes, other).await.is_ok() {
-                    break;
+    /// Asks others, who live if they answer, about one that cannot be connected to. Nothing is concluded without an answer: it may be that
+    /// all servers are being started again.
+    async fn look_who_is_gone(self: Arc<Self>, silent: Target) {
+        for pause in GONE_PAUSES {
+            self.io.sleep(pause).await;
+            let routes = self.routes.read().clone();
+            if routes.map.has_left(silent.index) {
+                return self.caller.leave(silent.index, routes.map.epoch);
+            }
+            let asked = self.others(&routes, silent.index).into_iter().map(|other| self.fetch_map(&routes, other));
+            let mut asked: FuturesUnordered<_> = asked.collect();
+            while let Some(answer) = asked.next().await {
+                if answer.is_ok() && self.tell_if_gone(&silent) {
+                    return;
                 }
             }
         }
+    }
+
+    /// Tells requests under way that their server has left or ended, or is in another life; `false` if it may be there.
+    fn tell_if_gone(&self, silent: &Target) -> bool {
         let map = self.routes.read().map.clone();
-        if map.has_left(silent) {
-            self.caller.leave(silent, map.epoch);
+        let Some(now) = Target::of(&map, silent.index) else { return false };
+        if map.has_left(now.index) {
+            self.caller.leave(now.index, map.epoch);
+        } else if self.has_ended(&map, now.index) {
+            self.caller.ended(&now, &self.why_ended(now.index), !self.lasts);
+        } else {
+            return now.life != silent.life;
         }
+        true
+    }
+
+    /// Some servers that may know of another one what has become of it, the keeper first: it knows first.
+    pub(crate) fn others<'a>(&self, routes: &'a Routes, silent: ServerIndex) -> Vec<&'a Target> {
+        let keeper = routes.map.keeper;
+        let is_asked = |target: &&Target| target.index != silent && !self.has_ended(&routes.map, target.index);
+        let mut others: Vec<&Target> = routes.targets().filter(is_asked).collect();
+        others.sort_by_key(|target| target.index != keeper);
+        others.truncate(ASKED_MAX);
+        others
+    }
+
+    /// Whether the process of a server has ended, as the map says or the system of this machine has told.
+    fn has_ended(&self, map: &ShardMap, server: ServerIndex) -> bool {
+        let Some(info) = map.server(server) else { return false };
+        info.ended || self.seen_to_end.lock().contains(&(server, info.began, info.incarnation))
+    }
+
+    /// Whether to ask a server that has ended, as far as is known here, all the same: it is back, as another one says by one question, or there
+    /// is no other one to ask.
+    async fn may_be_back(&self, routes: &Arc<Routes>, gone: &Target) -> bool {
+        let asked = self.others(routes, gone.index).into_iter().map(|other| Box::pin(self.fetch_map(routes, other)));
+        let asked: Vec<_> = asked.collect();
+        if asked.is_empty() {
+            return true;
+        }
+        let is_answered = select_ok(asked).await.is_ok();
+        is_answered && !self.has_ended(&self.routes.read().map.clone(), gone.index)
+    }
+
+    fn why_ended(&self, server: ServerIndex) -> String {
+        match self.lasts {
+            true => format!("its process has ended: bring it back with 'aze restart --server {server}'"),
+            false => {
+                "its process has ended, and what it held in memory is lost: copy out what is left, and start a new \
+                      volume"
+                    .to_owned()
+            }
+        }
+    }
+
+    fn ended(&self, target: &Target) -> Failure {
+        Failure::new(Code::Unreachable, format!("{target}: {}", self.why_ended(target.index)))
     }
 
     /// Homes of open files have come to other servers: these are to know that the session lives, also if it asks nothing.
@@ -304,9 +375,14 @@ impl Core {
 
     /// Fetches the map from a server that has refused the one known here.
     pub(crate) async fn refresh_map(&self, known: &Arc<Routes>, from: &Target) -> Result<(), Failure> {
-        if self.routes.read().map.epoch > known.map.epoch {
-            return Ok(());
+        if self.routes.read().map.epoch <= known.map.epoch && !self.fetch_map(known, from).await? {
+            self.io.sleep(MAP_PAUSE).await;
         }
+        Ok(())
+    }
+
+    /// Fetches the map from a server; gives whether there is a newer one now.
+    async fn fetch_map(&self, known: &Arc<Routes>, from: &Target) -> Result<bool, Failure> {
         let nobody = Identity::default();
         let (map_epoch, namespace_epoch) = (known.map.epoch, self.dirs.epoch());
         let request = &Request::GetMap;
@@ -317,14 +393,11 @@ impl Core {
             Ok(Answer { reply: Reply::Map { map }, .. }) => map,
             Ok(other) => return Err(unexpected(request, &other.reply)),
             // It has left meanwhile, as the newest map says.
-            Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => return Ok(()),
+            Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => return Ok(true),
             Err(failure) => return Err(failure),
         };
-        if map.epoch <= known.map.epoch {
-            self.io.sleep(MAP_PAUSE).await;
-        }
         self.adopt_map(map);
-        Ok(())
+        Ok(self.routes.read().map.epoch > known.map.epoch)
     }
 
     /// Has the keeper told of servers of this machine whose processes have ended: with one server on a node, no other
@@ -334,6 +407,9 @@ impl Core {
         self.caller.on_end(Box::new(move |target| {
             let Some(core) = this.upgrade() else { return };
             let (server, (began, incarnation)) = (target.index, target.life);
+            core.seen_to_end.lock().insert((server, began, incarnation));
+            let ended = target.clone();
+            core.spawn(move |core| async move { core.look_who_is_gone(ended).await });
             let routes = core.routes.read().clone();
             core.spawn(move |core| async move {
                 // Another process of this machine may tell it as well.
@@ -358,13 +434,13 @@ impl Core {
         self.routes.read().map.epoch.starts()
     }
 
-    /// How many servers the volume has.
     /// Whether all servers are on this client's node.
     pub(crate) fn is_all_near(&self) -> bool {
         let map = &self.routes.read().map;
         map.members().all(|server| map.server(server).is_some_and(|server| server.host == self.host))
     }
 
+    /// How many servers the volume has.
     pub(crate) fn server_count(&self) -> usize {
         self.routes.read().map.indexes().count()
     }

@@ -130,7 +130,7 @@ wire_enum! {
         44 = StubReopen { dir: Ino, round: u64 },
         /// Server: the directory is gone. Reply: `Done`.
         45 = StubDrop { dir: Ino },
-        /// Server: a directory's rights have changed. Reply: `Done`.
+        /// Server: a directory's rights have changed; of the root, every server is told its rights. Reply: `Done`.
         46 = StubUpdate { stub: Stub },
         /// Server: this server's part of a directory's counts. Reply: `FragmentIs`.
         47 = Fragment { dir: Ino },
@@ -373,6 +373,9 @@ wire_enum! {
         /// Server, from server 0 when all servers of a volume in directories start: to which map has this one agreed last as a member
         /// of a keeper group? Reply: `GroupKeptIs`.
         193 = GroupKept,
+        /// Server: the rights of the root, as that has been told them, for a client that cannot ask the root's home since that has ended.
+        /// Reply: `StubGranted`.
+        210 = RootRights,
         /// Server, from one that holds opens or locks of the session and is to be told of its end: is the session connected
         /// there, or was it a moment ago? Reply: `Done`, or refused with `Expired`.
         181 = KnowsSession { session: SessionId },

@@ -317,6 +317,7 @@ impl Request {
     Enter:           Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Entered]
     GroupKept:       Server Servers Nothing Plain Again Written AtOnce  Unmapped Lean AnyGen Bare   Soon  [GroupKeptIs]
     Group:           Server Servers Nothing Plain Again Written AtOnce  Unmapped Lean AnyGen Bare   Soon  [Done]
+    RootRights:      Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [StubGranted]
     Takeover:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TakeoverIs]
     KeeperGone:      Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Balance:         Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Balancing]

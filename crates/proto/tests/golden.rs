@@ -297,6 +297,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
         ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
         ("group kept", Request::GroupKept.to_bytes()),
+        ("root rights", Request::RootRights.to_bytes()),
         ("group", Request::Group { formed: MapEpoch(5), bytes: Blob(vec![6, 7]) }.to_bytes()),
         (
             "keeper gone",
@@ -455,6 +456,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("balancing", "540005000000"),
     ("group kept", "c100"),
+    ("root rights", "d200"),
     ("group", "be0005000000020000000607"),
     ("keeper gone", "c000050006000000070001"),
     ("takeover is", "5a000500000000000000010000000600000000000000"),
@@ -530,12 +532,12 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "head",
-        "415a4b0e0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f2689ee89742866736baf789883beac7759626f6479",
+        "415a4b0f0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f269c08105a285de8dd018ffbc6aad6a8b1626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_14() {
+fn encodings_are_those_of_version_15() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

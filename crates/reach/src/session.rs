@@ -112,6 +112,7 @@ fn config(volume: &Volume, deadline: Duration, start_time_max: Duration) -> Outc
         start_time_max,
         transport: transport(&volume.record)?,
         durability: volume.record.settings.durability(),
+        lasts: volume.record.settings.lasts(),
     })
 }
 

@@ -168,6 +168,12 @@ impl Caller {
         self.core.leave(index, &Failure::refused(Refusal::MapStale { epoch }));
     }
 
+    /// The process of a server has ended, in the life that `target` names. Requests to it fail with `why`; changes
+    /// go on waiting, since its next life knows how they ended, but for `changes_too`: those that were sent have an unknown outcome then.
+    pub fn ended(&self, target: &Target, why: &str, changes_too: bool) {
+        self.core.ended(target, why, changes_too);
+    }
+
     /// Opens a connection to a server that may be asked soon. It stays open as any other.
     pub fn prepare(&self, target: &Target) {
         self.core.prepare(target);
@@ -236,7 +242,7 @@ impl Caller {
         let began_ns = self.core.io.mono_ns();
         let mut deadline_ns = began_ns.saturating_add(nanos(ask.deadline));
         let ticket = self.ticket(&ask).await?;
-        let (mut call, mut channel) = self.core.begin(ask.to, began_ns, deadline_ns)?;
+        let (mut call, mut channel) = self.core.begin(ask.to, ask.request.is_change(), began_ns, deadline_ns)?;
         let mut to = Cow::Borrowed(ask.to);
         let mut history = History::default();
         loop {
@@ -275,14 +281,19 @@ impl Caller {
                 }
                 News::Answer(answer) => return answer,
                 News::Send => {}
-                News::Broken(failure) => match self.now_at(&ask, ticket.as_ref(), &to, &failure) {
+                News::Broken(mut failure) => match self.now_at(&ask, ticket.as_ref(), &to, &failure) {
                     Some(now_at) => {
                         let now_ns = self.core.io.mono_ns();
-                        (call, channel) = self.core.begin(&now_at, now_ns, deadline_ns)?;
+                        (call, channel) = self.core.begin(&now_at, ask.request.is_change(), now_ns, deadline_ns)?;
                         to = Cow::Owned(now_at);
                         continue;
                     }
-                    None => return Err(failure.during(ask.request.name())),
+                    None => {
+                        if failure.code == Code::Unreachable && history.sent > 0 && ask.request.is_change() {
+                            failure.code = Code::UnknownOutcome;
+                        }
+                        return Err(failure.during(ask.request.name()));
+                    }
                 },
                 News::Deadline => match self.later_deadline(began_ns, ask.deadline) {
                     Some(later_ns) if later_ns > deadline_ns => {

@@ -56,6 +56,7 @@ struct Slot {
     server: ServerIndex,
     /// The connection over which it was sent last; 0 when it waits for one.
     conn: u64,
+    is_change: bool,
     deadline_ns: u64,
     resend_ns: u64,
     silence_ns: u64,
@@ -101,6 +102,7 @@ impl Calls {
         &self,
         server: ServerIndex,
         conn: u64,
+        is_change: bool,
         now_ns: u64,
         deadline_ns: u64,
     ) -> Result<(Call<'_>, bool), Failure> {
@@ -119,6 +121,7 @@ impl Calls {
             call: number,
             server,
             conn,
+            is_change,
             deadline_ns,
             resend_ns,
             silence_ns: SILENCE_NS,
@@ -159,6 +162,14 @@ impl Calls {
     pub(crate) fn broken(&self, server: Option<ServerIndex>, failure: &Failure) {
         self.tell_all(|slot| {
             let concerned = server.is_none_or(|server| server == slot.server);
+            concerned.then(|| slot.tell(News::Broken(failure.clone()))).flatten()
+        });
+    }
+
+    /// The process of `server` has ended: calls fail, changes with `changes_too` only.
+    pub(crate) fn ended(&self, server: ServerIndex, failure: &Failure, changes_too: bool) {
+        self.tell_all(|slot| {
+            let concerned = slot.server == server && (changes_too || !slot.is_change);
             concerned.then(|| slot.tell(News::Broken(failure.clone()))).flatten()
         });
     }
@@ -260,7 +271,7 @@ mod tests {
     }
 
     fn begin(calls: &Calls, conn: u64) -> Call<'_> {
-        calls.begin(HERE, conn, 0, 10 * SECOND).unwrap().0
+        calls.begin(HERE, conn, false, 0, 10 * SECOND).unwrap().0
     }
 
     fn news(call: &Call<'_>) -> Option<News> {
@@ -296,7 +307,7 @@ mod tests {
     #[test]
     fn silence_doubles_up_to_8_s_and_ends_at_the_deadline() {
         let calls = Calls::default();
-        let (call, _) = calls.begin(HERE, 5, 0, 40 * SECOND).unwrap();
+        let (call, _) = calls.begin(HERE, 5, false, 0, 40 * SECOND).unwrap();
         let mut sent_at = Vec::new();
         for tick in 1..400 {
             assert!(calls.sweep(tick * SECOND / 10));
@@ -328,14 +339,30 @@ mod tests {
         assert!(matches!(news(&waiting), Some(News::Broken(_))));
     }
 
+    /// Changes wait for a server of a volume in directories to come back; nothing else does.
+    #[test]
+    fn the_end_of_a_server_ends_what_it_need_not_answer() {
+        let why = Failure::from(Code::Unreachable);
+        for (changes_too, left) in [(false, 2), (true, 0)] {
+            let calls = Calls::default();
+            let waiting: Vec<_> = [(5, false), (0, true), (5, true)]
+                .map(|(conn, is_change)| calls.begin(HERE, conn, is_change, 0, SECOND).unwrap().0)
+                .into();
+            calls.ended(THERE, &why, true);
+            assert!(waiting.iter().all(|call| news(call).is_none()));
+            calls.ended(HERE, &why, changes_too);
+            assert_eq!(waiting.iter().filter(|call| news(call).is_none()).count(), left);
+        }
+    }
+
     #[test]
     fn one_sweeper_at_a_time() {
         let calls = Calls::default();
-        let (one, first) = calls.begin(HERE, 0, 0, 1).unwrap();
-        let (two, second) = calls.begin(HERE, 0, 0, 1).unwrap();
+        let (one, first) = calls.begin(HERE, 0, false, 0, 1).unwrap();
+        let (two, second) = calls.begin(HERE, 0, false, 0, 1).unwrap();
         assert_eq!((first, second), (true, false));
         drop((one, two));
         assert!(!calls.sweep(1));
-        assert!(calls.begin(HERE, 0, 0, 1).unwrap().1);
+        assert!(calls.begin(HERE, 0, false, 0, 1).unwrap().1);
     }
 }

@@ -167,6 +167,7 @@ impl Core {
     pub(crate) fn begin(
         self: &Arc<Self>,
         target: &Target,
+        is_change: bool,
         now_ns: u64,
         deadline_ns: u64,
     ) -> Result<(Call<'_>, Option<Arc<Channel>>), Failure> {
@@ -174,7 +175,7 @@ impl Core {
         let mut links = self.links.lock();
         let (channel, open) = links.channel(target)?;
         let conn = channel.as_ref().map_or(0, |channel| channel.id());
-        let (call, sweep) = self.calls.begin(target.index, conn, now_ns, deadline_ns)?;
+        let (call, sweep) = self.calls.begin(target.index, conn, is_change, now_ns, deadline_ns)?;
         drop(links);
         if open {
             self.spawn_opener(target.index);
@@ -270,6 +271,18 @@ impl Core {
             channel.conn.close();
         }
         self.calls.broken(Some(index), failure);
+    }
+
+    /// The process of a server has ended, in the life that `target` names: see [`crate::Caller::ended`].
+    pub(crate) fn ended(&self, target: &Target, why: &str, changes_too: bool) {
+        // No call to its next life is entered meanwhile.
+        let mut links = self.links.lock();
+        let Some(link) = links.by_server.get_mut(&target.index).filter(|link| link.target.life == target.life) else {
+            return;
+        };
+        link.last_error = why.to_owned();
+        let failure = Failure::new(Code::Unreachable, format!("{target}: {why}"));
+        self.calls.ended(target.index, &failure, changes_too);
     }
 
     /// Ends everything: calls in flight fail.

@@ -586,6 +586,7 @@ impl Server {
             Request::CloseDir { dir } => self.close_dir(*dir),
             Request::RaiseEpoch { dir } => self.raise_epoch(*dir),
             Request::EpochPush { epoch, dir } => self.epoch_pushed(*epoch, *dir, work),
+            Request::RootRights => self.root_rights(),
             Request::GroupKept => Ok(self.group_kept()?.into()),
             Request::Group { formed, bytes } => self.group_message(*formed, bytes),
             Request::Takeover { map } => self.taken_over(map),

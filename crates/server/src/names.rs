@@ -19,6 +19,7 @@ pub(crate) mod opens;
 pub(crate) mod release;
 mod removal;
 mod rename;
+pub(crate) mod root;
 pub(crate) mod state;
 mod turns;
 mod unnamed;

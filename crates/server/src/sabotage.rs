@@ -20,6 +20,8 @@ pub enum Sabotage {
     SkipDuplicateCheck,
     /// Requests that know of fewer renamed directories than the server are served.
     SkipNamespaceEpochCheck,
+    /// New rights of the root are told to those servers only that have got its stub.
+    TellHoldersOfRoot,
     /// A directory is removed without closing it at the servers that may hold entries.
     SkipDirectoryClose,
     /// A server that restarted empty serves files older than itself, as if they had holes.

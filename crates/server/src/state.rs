@@ -11,6 +11,7 @@ use crate::membership::state::group::Grouped;
 use crate::membership::state::keeper::Keeper;
 use crate::membership::state::moving::Moving;
 use crate::membership::state::sessions::Sessions;
+use crate::names::root::RootTold;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
 use crate::names::state::transactions::Transactions;
@@ -154,6 +155,7 @@ pub struct Server {
     pub(crate) unresolved: Unresolved,
     /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,
+    pub(crate) root_told: RootTold,
     /// How many words this server owes others.
     pub(crate) owed: Arc<AtomicUsize>,
 

@@ -405,6 +405,7 @@ impl Cluster {
             start_time_max: Duration::from_secs(START_SECONDS_MAX),
             transport: aze_io::Transport::Tcp,
             durability: self.layout.durability.unwrap_or(Durability::None),
+            lasts: self.layout.durability.is_some(),
         };
         let io = self.client_io(index);
         let (done, connected) = futures_channel::oneshot::channel();

@@ -23,6 +23,7 @@ fn config(cluster: &Cluster, seeds: &[u16], secret: u8) -> Config {
         start_time_max: Duration::ZERO,
         transport: aze_io::Transport::Auto,
         durability: aze_proto::message::Durability::None,
+        lasts: false,
     }
 }
 

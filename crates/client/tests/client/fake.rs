@@ -188,6 +188,7 @@ pub fn config(host: &str, addr: Addr) -> Config {
         start_time_max: Duration::ZERO,
         transport: aze_io::Transport::Auto,
         durability: aze_proto::message::Durability::None,
+        lasts: false,
     }
 }
 

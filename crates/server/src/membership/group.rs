@@ -208,10 +208,11 @@ impl Server {
         but: Option<ServerIndex>,
     ) -> Arc<ShardMap> {
         self.install_map(Arc::new(map.clone()));
-        // One that leaves by this map is told so; those that have left before are told nothing, and one that has ended when it comes back.
+        // One that leaves by this map is told so; those that have left before are told nothing, but by a new keeper, since the one
+        // before may have ended before it told them. One that has ended is told when it comes back.
         let is_told = |other: &ServerIndex| {
             let has_ended = map.server(*other).is_some_and(|info| info.ended);
-            let had_left = before.as_ref().is_none_or(|before| before.has_left(*other));
+            let had_left = before.as_ref().is_none_or(|before| before.has_left(*other) && before.keeper == map.keeper);
             Some(*other) != but && *other != self.slot() && !had_left && !has_ended
         };
         for other in map.indexes().filter(is_told) {

@@ -14,6 +14,7 @@ use crate::membership::state::keeper::Keeper;
 use crate::membership::state::moving::Moving;
 use crate::membership::state::progress::{Stage, Tell};
 use crate::membership::state::sessions::Sessions;
+use crate::names::root::RootTold;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
 use crate::names::state::transactions::Transactions;
@@ -155,8 +156,8 @@ pub async fn start_when(
             server.open_together().await?;
         }
     }
-    // A keeper that dies as soon as the volume is there is seen to have ended.
-    server.watch_neighbours().await;
+    server.begin_telling_root_rights();
+    server.watch_neighbours();
     server.forget_sessions_that_stay_away();
     server.clone().expire_now_and_then();
     Ok(server)
@@ -203,6 +204,7 @@ fn new_server(
         seen_to_end: Mutex::default(),
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
+        root_told: RootTold::default(),
         owed: Arc::default(),
         counters: Counters::new(),
         activity: Arc::new(Activity::new()),
@@ -390,6 +392,13 @@ impl Server {
             if before.session != now.session || now.ended && !before.ended {
                 self.transactions.process_ended(before.session, self.io.mono_ns());
             }
+            if now.ended
+                && self.persistence.is_none()
+                && let Some(target) = Target::of(&map, index)
+            {
+                // In memory it comes back with nothing.
+                self.peers.ended(&target, "its process has ended", true);
+            }
             if before.session != now.session {
                 self.peers.disconnect(index);
                 if now.life > 0 && index != self.slot() {
@@ -429,6 +438,7 @@ impl Server {
         self.leave_by(&map, &left);
         map.indexes().for_each(|server| self.suspect_sessions(server));
         self.make_root(&map);
+        self.tell_root_rights();
         retired.into_iter().for_each(|session| self.retire(session));
         returned.into_iter().for_each(|server| self.has_come_back(server));
     }

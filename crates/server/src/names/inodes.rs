@@ -159,7 +159,12 @@ impl Server {
         let (stub, holders, lost) = self.apply_to_directory(ino, op, rights, stamp)?;
         if let Some(stub) = stub {
             let mut silent = None;
-            for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
+            let mut told = holders.clone();
+            if ino == Ino::ROOT && !self.config.switches.is(Sabotage::TellHoldersOfRoot) {
+                // By a map that is read after the change: who is in none yet is told by `tell_root_rights`.
+                told.extend(self.living().into_iter().filter(|server| !holders.contains(server)));
+            }
+            for (holder, answer) in self.ask_each(&told, &Request::StubUpdate { stub: stub.clone() }).await {
                 if let Err(failure) = answer {
                     self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub: stub.clone() });
                     if self.map().is_gone(holder) {
@@ -380,6 +385,13 @@ impl Server {
                 Err(Failure::new(Code::Malformed, "StubGet was answered with something else"))
             }
             Err(failure) => {
+                let is_gone = || {
+                    let map = self.map();
+                    map.home_of(dir).is_some_and(|home| map.is_gone(home))
+                };
+                if dir == Ino::ROOT && self.directories.take_root(fetch, is_gone) {
+                    return Ok(());
+                }
                 self.directories.fetch_failed(dir, fetch);
                 Err(failure)
             }

@@ -22,6 +22,8 @@ pub(crate) struct Directories {
     parts: Vec<Mutex<BTreeMap<Ino, Directory>>>,
     /// What an earlier life of this server has left of directories whose stubs are not here yet.
     left: Mutex<BTreeMap<Ino, Left>>,
+    /// Rights of the root, as its home has told every server: they count when the home has ended before this server has got the stub.
+    root: Mutex<Option<Stub>>,
     /// Fetches begun.
     fetches: AtomicU64,
     /// Where clients read in which directories they may look names up.
@@ -100,7 +102,7 @@ impl Directory {
 impl Directories {
     pub(crate) fn new(published: PublishedIndex) -> Directories {
         let parts = (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect();
-        Directories { parts, left: Mutex::default(), fetches: AtomicU64::new(0), published }
+        Directories { parts, left: Mutex::default(), root: Mutex::default(), fetches: AtomicU64::new(0), published }
     }
 
     /// What an earlier life has left, for a server that comes back alone: it gets the stubs when it needs them.
@@ -285,6 +287,26 @@ impl Directories {
         }
     }
 
+    /// The stub of the root could not be had, since its home `is_gone`: what that has told every server counts. Nobody changes it meanwhile. A
+    /// home that comes back asks every server which stubs it has, after that has heard of its comeback: it is asked here within the
+    /// directory's lock, so that either the home hears of this one, or this server does not take it.
+    pub(crate) fn take_root(&self, fetch: u64, is_gone: impl FnOnce() -> bool) -> bool {
+        let mut part = self.part(Ino::ROOT).lock();
+        let Some(directory) = part.get_mut(&Ino::ROOT) else { return false };
+        if !matches!(directory.state, State::Fetching { fetch: current, .. } if current == fetch) || !is_gone() {
+            return false;
+        }
+        let Some(stub) = self.root.lock().clone() else { return false };
+        directory.state = State::Held(stub);
+        directory.wake();
+        true
+    }
+
+    /// The rights of the root, if its home has told them.
+    pub(crate) fn root(&self) -> Option<Stub> {
+        self.root.lock().clone()
+    }
+
     /// The stub could not be had.
     pub(crate) fn fetch_failed(&self, dir: Ino, fetch: u64) {
         let mut part = self.part(dir).lock();
@@ -418,6 +440,12 @@ impl Directories {
 
     /// The directory's rights have changed.
     pub(crate) fn update(&self, stub: Stub) {
+        if stub.ino == Ino::ROOT {
+            let mut root = self.root.lock();
+            if root.as_ref().is_none_or(|known| known.version < stub.version) {
+                *root = Some(stub.clone());
+            }
+        }
         let mut part = self.part(stub.ino).lock();
         let Some(directory) = part.get_mut(&stub.ino) else { return };
         self.published.clear_directory(stub.ino, &mut directory.published_state);
@@ -507,6 +535,25 @@ mod tests {
             Fetch::Mine(fetch) => fetch,
             Fetch::Wait(_) => panic!("nobody else fetches"),
         }
+    }
+
+    /// A root whose home has ended is entered by what that has told, and by nothing older; not while the home is there.
+    #[test]
+    fn the_root_is_entered_by_what_its_home_has_told() {
+        let root = |version, mode| Stub { ino: Ino::ROOT, mode, version, ..stub() };
+        let directories = Directories::new(PublishedIndex::default());
+        let Fetch::Mine(fetch) = directories.begin_fetch(Ino::ROOT) else { panic!("nobody else fetches") };
+        assert!(!directories.take_root(fetch, || true), "nothing was told");
+        directories.fetch_failed(Ino::ROOT, fetch);
+        directories.update(root(2, 0o700));
+        directories.update(root(1, 0o777));
+        assert_eq!(directories.held(Ino(0), |_| true).len(), 0, "who was told is no holder");
+        let Fetch::Mine(fetch) = directories.begin_fetch(Ino::ROOT) else { panic!("nobody else fetches") };
+        assert!(!directories.take_root(fetch, || false) && !directories.take_root(fetch + 1, || true));
+        assert!(directories.take_root(fetch, || true));
+        let enter = |uid| directories.enter_to_add(Ino::ROOT, &Identity { uid, ..Identity::default() }, MapEpoch(0));
+        assert!(enter(0).is_ok_and(|stub| stub.mode == 0o700) && enter(7).is_err());
+        assert_eq!(directories.held(Ino(0), |_| true).len(), 1, "and tells its home when that is back");
     }
 
     /// A stub that was granted before a closing came after it, and was taken for the answer to the
