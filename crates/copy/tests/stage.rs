@@ -40,12 +40,15 @@ enum Fault {
     ChangedAfter,
     /// Another process puts a file of its own in the place of the copy.
     Replaced,
-    /// A program of the volume changes the copy when it has its name, or its mode. Servers count the changes of its data.
+    /// A program of the volume changes the copy when it has its name, or its mode, or gives it an extended attribute. Servers count the
+    /// changes of its data.
     WrittenNamed,
     ModeNamed,
+    XattrNamed,
     /// The same right before it gets a further name.
     WrittenLinked,
     ModeLinked,
+    XattrLinked,
     /// Nobody does, and servers count.
     Counted,
     /// Another process changes the file when all files are verified.
@@ -76,8 +79,8 @@ enum Fault {
 impl Fault {
     /// Whether the place is a volume, whose servers count the changes of data.
     fn is_counted(self) -> bool {
-        use Fault::{Counted, ModeLinked, ModeNamed, WrittenLinked, WrittenNamed};
-        matches!(self, Counted | WrittenNamed | ModeNamed | WrittenLinked | ModeLinked)
+        use Fault::{Counted, ModeLinked, ModeNamed, WrittenLinked, WrittenNamed, XattrLinked, XattrNamed};
+        matches!(self, Counted | WrittenNamed | ModeNamed | XattrNamed | WrittenLinked | ModeLinked | XattrLinked)
     }
 
     /// Of calls that may fail at random, the fault of this one on a file: the same whenever it is asked in an attempt.
@@ -150,6 +153,11 @@ fn change_quietly(path: &Path) {
 
 fn change_mode(path: &Path) {
     fs::set_permissions(path, Permissions::from_mode(0o611)).expect("its mode");
+}
+
+fn add_xattr(path: &Path) {
+    let xattr = (b"user.k".to_vec(), b"value".to_vec());
+    LocalTree.set_dir_xattr(path.as_os_str().as_bytes(), &xattr).expect("an extended attribute");
 }
 
 fn path(bytes: &[u8]) -> &Path {
@@ -272,6 +280,7 @@ impl Sink for FaultySink {
                 match fault {
                     Fault::WrittenNamed => change_quietly(&self.path),
                     Fault::ModeNamed => change_mode(&self.path),
+                    Fault::XattrNamed => add_xattr(&self.path),
                     _ => return Ok(named),
                 }
                 LocalTree.stat(self.path.as_os_str().as_bytes(), false).map(|meta| meta.expect("it is there"))
@@ -347,6 +356,7 @@ impl Tree for Faulty {
         match self.fault {
             Fault::WrittenLinked => change_quietly(file),
             Fault::ModeLinked => change_mode(file),
+            Fault::XattrLinked => add_xattr(file),
             _ => {}
         }
         LocalTree.add_name(existing, path, hidden, replaces)
@@ -790,7 +800,8 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
     // Found by the simulation of stages into a volume: the ledger took what a program had made of it for what was staged.
     cases.push((Fault::WrittenNamed, Exit::Again));
     cases.push((Fault::ModeNamed, Exit::Again));
-    assert_eq!(cases.len(), 37);
+    cases.push((Fault::XattrNamed, Exit::Again));
+    assert_eq!(cases.len(), 38);
     for (number, (fault, exit)) in cases.into_iter().enumerate() {
         let setting = Setting::new(&format!("fault{number}"));
         let (report, failures, paths) = setting.stage(Fault::None, fault);
@@ -799,8 +810,8 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
         assert_eq!(failures.len(), 1, "{fault:?}: {failures:?}");
         assert_eq!(failures[0].exit, exit, "{fault:?}: {failures:?}");
         assert!(failures[0].text.contains("bad") && failures[0].text.len() > 20, "{fault:?}: {failures:?}");
-        use Fault::{ChangedAfter, ChangedLate, ModeNamed, Replaced, WrittenNamed};
-        let is_left = matches!(fault, ChangedAfter | Replaced | ChangedLate | WrittenNamed | ModeNamed);
+        use Fault::{ChangedAfter, ChangedLate, ModeNamed, Replaced, WrittenNamed, XattrNamed};
+        let is_left = matches!(fault, ChangedAfter | Replaced | ChangedLate | WrittenNamed | ModeNamed | XattrNamed);
         let left = if is_left { vec!["bad", "good"] } else { vec!["good"] };
         assert_eq!(setting.names(), left, "{fault:?}: nothing hidden, and nothing under a final name");
         let (report, failures, paths) = setting.stage(Fault::None, Fault::None);
@@ -815,8 +826,9 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
 /// with the time put back.
 #[test]
 fn a_copy_that_a_program_changes_before_its_further_name_has_no_line_there() {
-    for (fault, further) in [(Fault::Counted, 2), (Fault::WrittenLinked, 0), (Fault::ModeLinked, 0)] {
-        let setting = Setting::new(&format!("linked-{further}-{}", fault == Fault::ModeLinked));
+    let faults = [Fault::WrittenLinked, Fault::ModeLinked, Fault::XattrLinked].map(|fault| (fault, 0));
+    for (fault, further) in faults.into_iter().chain([(Fault::Counted, 2)]) {
+        let setting = Setting::new(&format!("linked-{fault:?}"));
         fs::create_dir(setting.0.join("ledgers")).expect("a directory");
         fs::hard_link(setting.0.join("from/bad"), setting.0.join("from/too-bad")).expect("a name");
         let (report, failures, paths) = setting.stage(Fault::None, fault);

@@ -171,9 +171,12 @@ impl Proof {
             return self.give_up(transfer, ends, Anew::Changed);
         }
         let named = ends.sink.publish(&self.replaces(&transfer.to.path))?;
-        // Programs of a volume may change it as soon as it has its name, at the same length and with the time put back.
+        // Programs of a volume may change it as soon as it has its name, at the same length and with the time put back. The name has
+        // moved the change time, so extended attributes are compared themselves.
         let is_counted = how == ReadBack::Servers;
-        if !is_same(&before, &named) || !has_same_rights(&before, &named) || is_counted && stored.mark()? != stored_mark
+        if !is_same(&before, &named)
+            || !has_same_rights(&before, &named)
+            || is_counted && (stored.mark()? != stored_mark || xattrs_hash(stored.xattrs()?) != xattrs)
         {
             let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
             return Err(Trouble::new(Exit::Again, text));
@@ -281,7 +284,10 @@ impl Proof {
         // In a volume a program may have changed it since it had its first name, at the same length and with the time put back.
         let is_same = (found.mode, found.uid, found.gid) == (object.mode, object.uid, object.gid)
             && match mark {
-                Some(mark) => to.tree.open_fresh(&to.path)?.mark()? == mark,
+                Some(mark) => {
+                    let copy = to.tree.open_fresh(&to.path)?;
+                    copy.mark()? == mark && xattrs_hash(copy.xattrs()?) == object.xattrs
+                }
                 None => true,
             };
         if !is_same {
