@@ -123,7 +123,7 @@ struct Common {
     nodes: Option<nodes::Wanted>,
     /// low: programs on the same cores come first, of this node and of --nodes. same: the priority that the command was started
     /// with. [low with --when closed and in rounds, but for the last one of --before-end; else same]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", value_parser = priority::parser())]
     priority: Option<Priority>,
     /// As JSON, without progress.
     #[arg(long)]
@@ -471,7 +471,7 @@ fn one_round(common: &Common, order: &Order, reporter: &Arc<Reporter>) -> Outcom
     let failed_before = reporter.tally.failed();
     let watch: Arc<dyn Watch> = reporter.clone();
     let alone = if order.closed_only { Priority::Low } else { Priority::Same };
-    let staged = common.priority.unwrap_or(alone).stage(order, &watch);
+    let staged = priority::stage(common.priority.unwrap_or(alone), order, &watch);
     let summary = reporter.progress.finish();
     if let Some(signal) = reporter.signal().filter(|_| staged.is_err()) {
         errln!("aze: stage: ended by a signal: the same command goes on from here");

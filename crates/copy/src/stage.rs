@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod nodes;
 pub(crate) mod prove;
 pub mod release;
+pub mod rounds;
 pub mod standing;
 pub mod state;
 pub mod survey;

@@ -7,9 +7,9 @@
 use crate::account::{self, Account, standing_to};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
-use crate::stage::rounds::time_needed;
 use crate::{batch, show, size};
 use aze_copy::stage::ledger::{self, Ledger, Pace, Work};
+use aze_copy::stage::rounds::time_needed;
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use serde_json::{Value, json};
