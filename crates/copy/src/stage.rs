@@ -441,14 +441,21 @@ impl<'a> Stage<'a> {
         let (touched, clean) = (self.survey.touched_dirs(), &self.survey.clean_dirs);
         let mut dirs: BTreeSet<Vec<u8>> = touched.iter().chain(clean).map(|path| at(&self.to, path).path).collect();
         dirs.insert(parent(&self.to.path));
+        // The probe of the nodes was there.
+        dirs.insert(self.to.path.clone());
         for dir in dirs {
             if self.to.tree.stat(&dir, false)?.is_none_or(|there| there.kind != FileKind::Directory) {
                 continue;
             }
+            let mut removed = false;
             for entry in self.to.tree.list(&dir)?.entries {
                 if prefixes.iter().any(|prefix| entry.name.starts_with(prefix.as_bytes())) {
                     self.to.tree.remove(&join(&dir, &entry.name), entry.kind)?;
+                    removed = true;
                 }
+            }
+            if removed {
+                self.to.tree.sync_dir(&dir)?;
             }
         }
         Ok(())
@@ -500,8 +507,12 @@ impl<'a> Stage<'a> {
             }
             todo = std::mem::take(&mut *self.proof.again.lock());
             if todo.is_empty() || self.watch.is_over() {
-                // A copy that was given up may have stayed, if its place has failed just then.
-                return if round > 1 { self.sweep_those(slice::from_ref(&self.proof.attempt)) } else { Ok(()) };
+                // A copy that was given up, or the probe of the nodes, may have stayed, if its place has failed just then.
+                return if round > 1 || self.order.nodes.is_some() {
+                    self.sweep_those(slice::from_ref(&self.proof.attempt))
+                } else {
+                    Ok(())
+                };
             }
         }
         for (from, _) in todo {

@@ -15,6 +15,7 @@ use crate::Watch;
 use crate::tree::{Meta, Print, ReadBack, Source, Spot, Xattr, beside, join};
 use crate::workers::{Ends, PART_BYTES};
 use aze_io::sync::Mutex;
+use aze_io::threads;
 use aze_proto::attr::FileKind;
 use aze_receipt::{CHUNK_BYTES, Sums};
 use aze_words::exit::{Exit, Outcome, Trouble};
@@ -148,7 +149,7 @@ impl Stage<'_> {
         let hidden = self.proof.hidden();
         let to = Spot { tree: self.to.tree.clone(), path: join(&above, &hidden) };
         let mut contents = vec![0; PROBE_BYTES];
-        aze_io::real::fill_random(&mut contents);
+        threads::fill_random(&mut contents);
         let file = to.tree.create_as(&to.path, 0o600, &hidden)?;
         let started = file.write_at(0, &contents).and_then(|()| file.store()).and_then(|()| {
             let inode = to.must_stat(false)?.identity.1;
@@ -156,6 +157,8 @@ impl Stage<'_> {
             crew.nodes.start(&probe, &self.watch)
         });
         file.abandon();
+        // After an attempt that has ended well no other one looks for its name.
+        to.tree.sync_dir(&above)?;
         if !started? && let Some(proof) = Arc::get_mut(&mut self.proof) {
             proof.crew = None;
         }
@@ -251,14 +254,14 @@ impl Spread {
             Ok(())
         };
         let more = self.crew.take(parts.len().saturating_sub(1));
-        let read_all = std::thread::scope(|scope| {
-            let others: Vec<_> = (0..more).map(|_| scope.spawn(read)).collect();
-            let panicked = |_| Err(Trouble::new(Exit::Fatal, "a thread that verifies has panicked: a defect in aze"));
-            let own = read();
-            others.into_iter().map(|other| other.join().unwrap_or_else(panicked)).fold(own, Outcome::and)
+        let failed = Mutex::new(None);
+        threads::together(1 + more, || {
+            if let Err(trouble) = read() {
+                failed.lock().get_or_insert(trouble);
+            }
         });
         self.crew.give_back(more);
-        read_all?;
+        failed.into_inner().map_or(Ok(()), Err)?;
         let hows = hows.into_inner();
         if hows.len() < parts.len() {
             return Ok(None);
