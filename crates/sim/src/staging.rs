@@ -7,9 +7,11 @@
 mod check;
 mod inward;
 mod job;
+mod nodes;
 mod own_files;
 mod place;
 mod programs;
+mod rounds;
 mod users;
 
 pub use place::{Missing, Moods, Place};
@@ -39,6 +41,12 @@ const ASIDE: &str = "/o";
 
 /// Stages and releases while programs work.
 const JOBS: u64 = 8;
+
+/// The same, in rounds.
+const ROUNDS_JOBS: u64 = 4;
+
+/// When a job is asked to end, after its beginning.
+const ASKED_AFTER: Duration = Duration::from_millis(200);
 
 /// Attempts at most until all is staged when nothing fails any more.
 const LAST_ATTEMPTS_MAX: u32 = 8;
@@ -71,6 +79,10 @@ pub struct StagingPlan {
     pub releases: bool,
     /// Files that are open for writing are left out.
     pub closed_only: bool,
+    /// Stages go on in rounds, and programs hold files open meanwhile.
+    pub rounds: bool,
+    /// Workers on nodes of their own that copy and read back; without any the command does.
+    pub nodes: usize,
     /// Others change the place that is not the volume.
     pub others: bool,
     /// The destination loses its power.
@@ -109,6 +121,8 @@ impl StagingPlan {
             atomic,
             releases: !atomic && rng.chance(500_000),
             closed_only: !atomic && rng.chance(200_000),
+            rounds: false,
+            nodes: 0,
             others: !is_over_directory && rng.chance(300_000),
             power_cuts: rng.chance(300_000),
             fails: rng.chance(500_000),
@@ -120,6 +134,19 @@ impl StagingPlan {
         };
         plan.links = !plan.is_odd && rng.chance(400_000);
         plan
+    }
+
+    /// The plan of a seed in which stages go on in rounds.
+    pub fn in_rounds(seed: u64) -> StagingPlan {
+        let mut rng = SimRng::new(seed, "rounds");
+        let closed_only = rng.chance(600_000);
+        StagingPlan { atomic: false, closed_only, rounds: true, ..StagingPlan::of(seed) }
+    }
+
+    /// The plan of a seed in which workers on other nodes copy and read back.
+    pub fn by_nodes(seed: u64) -> StagingPlan {
+        let nodes = SimRng::new(seed, "nodes").between(1, 3) as usize;
+        StagingPlan { nodes, ..StagingPlan::of(seed) }
     }
 }
 
@@ -163,6 +190,24 @@ pub struct Counts {
     pub found: u64,
     /// Changes after the last stage that a look has named.
     pub dirty: u64,
+    /// Rounds that have begun, and those that were broken off.
+    pub rounds: u64,
+    /// See there.
+    pub broken_off: u64,
+    /// Last rounds that were done before the end, and those that were late.
+    pub in_time: u64,
+    /// See there.
+    pub late: u64,
+    /// Files that rounds have left out, since programs had them open.
+    pub open: u64,
+    /// Workers that were killed, and that stood still.
+    pub workers_killed: u64,
+    /// See there.
+    pub workers_stopped: u64,
+    /// Stages that were refused, since a worker had another file system in the place of the destination.
+    pub refused: u64,
+    /// Lines of files that another node has read back.
+    pub by_others: u64,
     /// Whether objects of the directory below were left alone at the end, for want of a proof that they are the volume's.
     pub conflicts: u64,
 }
@@ -200,10 +245,11 @@ pub fn run(plan: &StagingPlan, verbose: bool) -> StagingOutcome {
         files: OwnFiles::new(plan.seed),
         counts: aze_io::sync::Mutex::default(),
         nodes: std::sync::atomic::AtomicUsize::new(0),
-        starts: aze_io::sync::Mutex::default(),
+        starts: Arc::default(),
         checked: aze_io::sync::Mutex::default(),
         lines: aze_io::sync::Mutex::default(),
         number: std::sync::atomic::AtomicU64::new(0),
+        workers: Arc::default(),
         verbose,
     };
     sim.block_on(run.whole());
@@ -253,6 +299,13 @@ fn prepare_below(plan: &StagingPlan, place: &Place, model: &Shared) {
     }
 }
 
+/// The beginning of a stage.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    at: u64,
+    is_closed_only: bool,
+}
+
 /// One run.
 struct Run {
     plan: StagingPlan,
@@ -262,14 +315,15 @@ struct Run {
     files: OwnFiles,
     counts: aze_io::sync::Mutex<Counts>,
     nodes: std::sync::atomic::AtomicUsize,
-    /// When each job that stages began.
-    starts: aze_io::sync::Mutex<Vec<u64>>,
+    /// The stages that have begun.
+    starts: Arc<aze_io::sync::Mutex<Vec<Start>>>,
     /// Receipts that were compared.
     checked: aze_io::sync::Mutex<std::collections::BTreeSet<std::path::PathBuf>>,
     /// Path and moment of each of their lines.
     lines: aze_io::sync::Mutex<std::collections::BTreeSet<(Vec<u8>, String)>>,
     /// Number of the next receipt.
     number: std::sync::atomic::AtomicU64,
+    workers: nodes::Workers,
     verbose: bool,
 }
 
@@ -315,7 +369,8 @@ impl Run {
         for me in 0..self.plan.programs {
             client.mkdir_all(&ROOT, format!("{INSIDE}/w{me}").as_bytes(), 0o755).await.expect("a directory");
         }
-        let (duplicate_ppm, loss_ppm) = (20_000, 2_000);
+        // A lost message costs seconds.
+        let (duplicate_ppm, loss_ppm) = (20_000, if self.plan.is_calm() { 0 } else { 2_000 });
         // A slow network, in which writes come between the parts of a read.
         let delay_ns_max = if self.plan.seed.is_multiple_of(3) { 3_000_000 } else { 200_000 };
         self.cluster.sim.set_faults(Faults { duplicate_ppm, loss_ppm, delay_ns_max, ..Faults::default() });
@@ -332,6 +387,7 @@ impl Run {
             true => self.last_part_in().await,
             false => self.last_part().await,
         }
+        self.end_workers();
     }
 
     /// Keeps programs at work, and kills them, servers, and what the destination does.
@@ -358,6 +414,7 @@ impl Run {
                     outside: self.outside(),
                     is_odd: self.plan.is_odd,
                     links: self.plan.links,
+                    holds: self.plan.rounds,
                 };
                 drop(self.cluster.on_client(number, program.work()));
             }
@@ -365,12 +422,15 @@ impl Run {
             if self.plan.kills && rng.chance(150_000) {
                 let me = rng.below(self.plan.programs as u64) as usize;
                 if let Some(node) = programs[me].take() {
+                    self.model.lock().end_holds(self.place.now_ns(), Some(me));
                     self.cluster.kill_client(node);
                 }
             }
             if self.plan.durability.is_some() && rng.chance(150_000) {
                 let server = rng.below(u64::from(self.plan.servers)) as u16;
                 self.tell(|| format!("server {server} is killed"));
+                // It forgets who had files open.
+                self.model.lock().end_holds(self.place.now_ns(), None);
                 self.cluster.kill_server(server, false);
                 self.cluster.sim.sleep(Duration::from_millis(rng.below(300))).await;
                 self.cluster.bring_back(server).await.expect("it comes back");
@@ -424,12 +484,16 @@ impl Run {
     async fn work(&self) {
         let mut rng = self.cluster.sim.rng("jobs");
         let mut last = Duration::from_millis(300);
-        for _ in 0..JOBS {
+        for _ in 0..if self.plan.rounds { ROUNDS_JOBS } else { JOBS } {
             self.cluster.sim.sleep(Duration::from_millis(rng.below(600))).await;
+            if self.plan.rounds {
+                self.some_rounds(&mut rng).await;
+                continue;
+            }
             let what = if self.plan.releases && rng.chance(350_000) { What::Release } else { What::Stage };
             let kill_after = (self.plan.kills && rng.chance(550_000))
                 .then(|| Duration::from_nanos(rng.below(last.as_nanos() as u64 * 5 / 4) + 1));
-            let asked = rng.chance(100_000);
+            let asked = rng.chance(100_000).then_some(ASKED_AFTER);
             let before = self.cluster.sim.now_ns();
             let (ended, _) = self.job(what, kill_after, asked).await;
             if !matches!(ended, Ended::Killed) {
@@ -450,33 +514,41 @@ impl Run {
     }
 
     /// Runs one job on a node of its own to its end, or to its death.
-    async fn job(&self, what: What, kill_after: Option<Duration>, is_asked: bool) -> (Ended, Vec<String>) {
+    async fn job(
+        &self,
+        what: What,
+        kill_after: Option<Duration>,
+        asked_after: Option<Duration>,
+    ) -> (Ended, Vec<String>) {
         let node = self.next_node();
-        self.tell(|| format!("{what:?} on node {node}, killed after {kill_after:?}, asked to end: {is_asked}"));
+        self.tell(|| {
+            format!("{what:?} on node {node}, killed after {kill_after:?}, asked to end after {asked_after:?}")
+        });
         self.files.begin(what == What::Release);
-        if what == What::Stage {
-            self.starts.lock().push(self.place.now_ns());
-        }
         let number = self.number.load(std::sync::atomic::Ordering::Relaxed);
-        let job = Job::new(self, node, what, number);
+        let mut rng = self.cluster.sim.rng(&format!("workers of {node}"));
+        let is_elsewhere = self.plan.nodes > 0 && !self.model.lock().is_over && rng.chance(100_000);
+        let job = Job::new(self, node, what, number, is_elsewhere);
         let (told, at_work) = (job.told.clone(), job.clone());
         let process = Process::start(&self.cluster.sim, &crate::cluster::client_node(node), move || at_work.run());
         let ended = {
             let limit = kill_after.unwrap_or(JOB_TIME_MAX);
             let asked = async {
-                if is_asked {
-                    self.cluster.sim.sleep(limit.min(Duration::from_millis(200))).await;
+                if let Some(after) = asked_after {
+                    self.cluster.sim.sleep(limit.min(after)).await;
                     told.ask_to_end();
                 }
                 std::future::pending::<()>().await;
             };
             let (ended, asked) = (pin!(process.ended()), pin!(asked));
             let timed = select(ended, self.cluster.sim.sleep(limit));
-            match select(timed, asked).await {
-                Either::Left((Either::Left((true, _)), _)) => told.ended(),
+            let troubled = pin!(self.trouble_workers(rng));
+            match select(select(timed, asked), troubled).await {
+                Either::Left((Either::Left((Either::Left((true, _)), _)), _)) => told.ended(),
                 _ => Ended::Killed,
             }
         };
+        self.leave_workers();
         if let Ended::Killed = ended {
             if kill_after.is_none() {
                 self.wrong(format!("{what:?} has not ended after {JOB_TIME_MAX:?}: {:?}", told.failures()));
@@ -492,9 +564,19 @@ impl Run {
         }
         self.tell(|| format!("{what:?} ended: {ended:?}, {:?}", told.failures()));
         self.files.end();
+        if let Ended::Failed(trouble) = &ended {
+            let is_refused = is_elsewhere && trouble.text.contains("another place here than where the command runs");
+            self.counts.lock().refused += u64::from(is_refused);
+        }
+        if let What::Rounds(asked) = &what {
+            self.check_rounds(asked, &ended, &told);
+        }
         let is_new = self.check_receipts().await;
         self.check_ledgers();
         if is_new || matches!(ended, Ended::Well { .. }) {
+            self.number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        while self.files.receipt(self.number.load(std::sync::atomic::Ordering::Relaxed)).exists() && what.is_rounds() {
             self.number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         if let Ended::Well { drained, .. } = ended {
@@ -506,18 +588,21 @@ impl Run {
     /// Faults and changes by others end.
     async fn last_part(&self) {
         self.tell(|| "the last part".into());
-        match self.job(What::Look, None, false).await.0 {
+        if self.plan.rounds {
+            self.rounds_without_time().await;
+        }
+        match self.job(What::Look, None, None).await.0 {
             Ended::Looked(standing) => self.check_standing(&standing),
             other => self.wrong(format!("the look at what is dirty: {other:?}")),
         }
         if self.plan.releases {
-            self.job(What::Release, None, false).await;
+            self.job(What::Release, None, None).await;
             self.find_released().await;
         }
         // The destination cannot have all of it.
         let may_fail = self.plan.is_odd || self.plan.atomic && !self.ordinary().exchanges;
         for attempt in 1..=LAST_ATTEMPTS_MAX {
-            let (ended, failures) = self.job(What::Stage, None, false).await;
+            let (ended, failures) = self.job(What::Stage, None, None).await;
             match ended {
                 Ended::Well { missing: 0, left: 0, .. } => break,
                 Ended::Well { missing: 0, .. } if !self.plan.delete => break,
@@ -565,6 +650,7 @@ impl Run {
             outside: self.outside(),
             is_odd: false,
             links: false,
+            holds: false,
         };
         for (file, path) in files {
             if let Err(failure) = program.open_and_close(file, &path).await {

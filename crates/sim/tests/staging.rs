@@ -1,6 +1,7 @@
 //! The program that stages, from one seed: every line of a receipt was true at its moment, and nothing dirty is ever dropped, while
 //! programs write, everybody is killed, and the destination fails.
 
+use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::staging::{Counts, Missing, StagingPlan, run};
 
 /// Seeds of the short form; `aze-sim --staging --seeds N` runs more.
@@ -8,6 +9,12 @@ const SEEDS: u64 = 40;
 
 /// The same of stages into a volume; `aze-sim --staging --in --seeds N` runs more.
 const SEEDS_IN: u64 = 30;
+
+/// The same of stages in rounds; `aze-sim --staging --rounds --seeds N` runs more.
+const SEEDS_IN_ROUNDS: u64 = 40;
+
+/// The same by several nodes; `aze-sim --staging --nodes --seeds N` runs more.
+const SEEDS_BY_NODES: u64 = 40;
 
 #[test]
 fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
@@ -69,8 +76,62 @@ fn what_is_staged_in_is_whole_and_dirty_once_a_program_changes_it() {
 }
 
 #[test]
+fn rounds_leave_open_files_to_the_last_one_and_that_is_in_time() {
+    let mut all = Counts::default();
+    for seed in 0..SEEDS_IN_ROUNDS {
+        let outcome = run(&StagingPlan::in_rounds(seed), false);
+        assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --rounds --seed {seed} --trace");
+        let one = outcome.counts;
+        all.changes += one.changes;
+        all.kills += one.kills;
+        all.receipts += one.receipts;
+        all.lines += one.lines;
+        all.rounds += one.rounds;
+        all.broken_off += one.broken_off;
+        all.in_time += one.in_time;
+        all.late += one.late;
+        all.open += one.open;
+    }
+    let counts = [all.changes, all.kills, all.receipts, all.lines, all.rounds, all.broken_off, all.open];
+    let least = [2000, 30, 150, 500, 200, 10, 20];
+    assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
+    assert!(all.in_time > 4 * all.late, "{all:?}");
+}
+
+#[test]
+fn rounds_that_take_open_files_are_noticed() {
+    let is_noticed = |plan: StagingPlan| !run(&plan, false).wrong.is_empty();
+    let switches = Switches::without(Sabotage::ForgetWriters);
+    let forgetful = |seed| StagingPlan { switches, ..StagingPlan::in_rounds(seed) };
+    assert!((0..60).map(forgetful).any(is_noticed));
+}
+
+#[test]
+fn other_nodes_copy_and_read_back_while_they_are_killed_and_stand_still() {
+    let mut all = Counts::default();
+    // The last two have found that the file by which nodes know the destination was left there.
+    for seed in (0..SEEDS_BY_NODES).chain([105, 110]) {
+        let outcome = run(&StagingPlan::by_nodes(seed), false);
+        assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --nodes --seed {seed} --trace");
+        let one = outcome.counts;
+        all.kills += one.kills;
+        all.lines += one.lines;
+        all.workers_killed += one.workers_killed;
+        all.workers_stopped += one.workers_stopped;
+        all.refused += one.refused;
+        all.by_others += one.by_others;
+        all.staged += one.staged;
+    }
+    let counts =
+        [all.kills, all.lines, all.workers_killed, all.workers_stopped, all.refused, all.by_others, all.staged];
+    let least = [30, 500, 10, 10, 5, 100, 20];
+    assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
-    for plan in [2, 3, 11].map(StagingPlan::of).into_iter().chain([1, 2].map(StagingPlan::inward)) {
+    let plans = [2, 3, 11].map(StagingPlan::of).into_iter().chain([1, 2].map(StagingPlan::inward));
+    for plan in plans.chain([1, 2].map(StagingPlan::in_rounds)).chain([1, 2].map(StagingPlan::by_nodes)) {
         let [one, other] = [(); 2].map(|()| run(&plan, false).trace_hash);
         assert_eq!(one, other, "{plan:?}");
     }

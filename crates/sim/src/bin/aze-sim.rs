@@ -1,7 +1,8 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
 //! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` and `--joining` those in
 //! which servers leave and join, with `--staging` those in which the program that stages is at work: out of a volume or,
-//! with `--in`, into one.
+//! with `--in`, into one; with `--rounds` in rounds, with `--nodes` by workers
+//! on other nodes.
 
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::persistence::{self, KINDS, PersistentPlan, PlanOf};
@@ -13,13 +14,13 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
        aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
-       aze-sim --staging [--in] --seed N [--trace] [--leave-out PART | --without PROTECTION]
-       aze-sim --staging [--in] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
+       aze-sim --staging [--in | --rounds | --nodes] --seed N [--trace] [--leave-out PART | --without PROTECTION]
+       aze-sim --staging [--in | --rounds | --nodes] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
 PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, ChangeTimes
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 38] = [
+const PROTECTIONS: [Sabotage; 39] = [
     Sabotage::ForgetFences,
     Sabotage::FenceOnce,
     Sabotage::LeaveSlotBehind,
@@ -28,6 +29,7 @@ const PROTECTIONS: [Sabotage; 38] = [
     Sabotage::KeepGivenSlot,
     Sabotage::ForgetNewHolder,
     Sabotage::KeepOpens,
+    Sabotage::ForgetWriters,
     Sabotage::ForgetHeirs,
     Sabotage::SkipDrain,
     Sabotage::SkipDuplicateCheck,
@@ -70,7 +72,7 @@ struct Options {
     leaving: bool,
     joining: bool,
     staging: bool,
-    is_inward: bool,
+    plan_of: Option<fn(u64) -> StagingPlan>,
     left_out: Option<Missing>,
     persistence: Option<PlanOf>,
     switches: Switches,
@@ -93,7 +95,9 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--leaving" => options.leaving = true,
             "--joining" => options.joining = true,
             "--staging" => options.staging = true,
-            "--in" => options.is_inward = true,
+            "--in" => options.plan_of = Some(StagingPlan::inward),
+            "--nodes" => options.plan_of = Some(StagingPlan::by_nodes),
+            "--rounds" => options.plan_of = Some(StagingPlan::in_rounds),
             "--leave-out" => {
                 let name = args.next()?;
                 options.left_out = Some(Missing::ALL.into_iter().find(|part| format!("{part:?}") == name)?);
@@ -148,7 +152,7 @@ fn run_persistent(plan_of: PlanOf, seeds: Range<u64>, options: &Options) -> Exit
 fn run_staging(seeds: Range<u64>, options: &Options) -> ExitCode {
     let mut failed = 0;
     for seed in seeds.clone() {
-        let plan = if options.is_inward { StagingPlan::inward(seed) } else { StagingPlan::of(seed) };
+        let plan = options.plan_of.unwrap_or(StagingPlan::of)(seed);
         let plan = StagingPlan { switches: options.switches, without: options.left_out, ..plan };
         let run = || staging::run(&plan, options.trace);
         let found = std::panic::catch_unwind(run).map(|outcome| {

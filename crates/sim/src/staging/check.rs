@@ -101,7 +101,7 @@ impl Run {
 
     /// When the job began that was at work at a moment.
     pub(super) fn start_before(&self, moment: &str) -> String {
-        let starts: Vec<String> = self.starts.lock().iter().map(|start| when(*start)).collect();
+        let starts: Vec<String> = self.starts.lock().iter().map(|start| when(start.at)).collect();
         starts.into_iter().rfind(|start| start.as_str() <= moment).unwrap_or_default()
     }
 
@@ -131,6 +131,14 @@ impl Run {
         if !is_published {
             wrong("the name did not lead there between that moment and the end");
         }
+        if let What::File { read_back, .. } = &object.what
+            && read_back == "other_node"
+        {
+            self.counts.lock().by_others += 1;
+            if !self.place.was_reread_by_another(object.inode) {
+                wrong("no other node has read it back");
+            }
+        }
         let (hash, same_as) = match &object.what {
             What::File { hash, same_as, .. } => (*hash, same_as.as_ref()),
             What::Link { target } => (super::hash_of(target), None),
@@ -151,6 +159,10 @@ impl Run {
         if !is_read {
             wrong("the volume did not have these bytes between the attempt's start and that moment");
         }
+        // A further name of an unchanged file is looked at anew.
+        if same_as.is_none() {
+            self.check_closed(object, &inside);
+        }
         if !is_still {
             wrong("the volume did not have these bytes in the attempt that has signed it");
         }
@@ -160,6 +172,27 @@ impl Run {
         }
         if stored.is_some() {
             self.place.forget_tampering(&path);
+        }
+    }
+
+    /// A round that leaves open files out has no new line of a file that was open all the time from its beginning.
+    fn check_closed(&self, object: &Object, inside: &[u8]) {
+        let starts = self.starts.lock();
+        let start = starts.iter().rfind(|start| when(start.at).as_str() <= object.checked.as_str()).copied();
+        drop(starts);
+        let Some(start) = start.filter(|start| start.is_closed_only) else { return };
+        let is_throughout = |from: u64, to: u64| from <= start.at && when(to).as_str() >= object.checked.as_str();
+        let is_held = self.model.lock().files.iter().any(|known| {
+            let mut names = known.names.iter().filter(|name| name.path == inside);
+            names.any(|name| is_throughout(name.sure_from, name.sure_to))
+                && known.holds.iter().any(|hold| is_throughout(hold.from, hold.to))
+        });
+        if is_held {
+            self.wrong(format!(
+                "line {} checked {}: a program had it open for writing all the time",
+                shown(inside),
+                object.checked
+            ));
         }
     }
 

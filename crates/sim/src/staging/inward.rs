@@ -81,6 +81,8 @@ impl StagingPlan {
             atomic: rng.chance(150_000),
             releases: false,
             closed_only: false,
+            rounds: false,
+            nodes: 0,
             others: rng.chance(800_000),
             power_cuts: false,
             fails: rng.chance(400_000),
@@ -375,7 +377,7 @@ impl Run {
     }
 
     async fn look(&self) -> Option<Box<Standing>> {
-        match self.job(Task::Look, None, false).await.0 {
+        match self.job(Task::Look, None, None).await.0 {
             Ended::Looked(standing) => Some(standing),
             other => {
                 self.wrong(format!("the look at what is dirty: {other:?}"));
@@ -392,7 +394,7 @@ impl Run {
             self.check_ledger_in(&client, &standing).await;
         }
         for attempt in 1..=super::LAST_ATTEMPTS_MAX {
-            let (ended, failures) = self.job(Task::Stage, None, false).await;
+            let (ended, failures) = self.job(Task::Stage, None, None).await;
             match ended {
                 Ended::Well { missing: 0, .. } => break,
                 _ if attempt < super::LAST_ATTEMPTS_MAX => {}

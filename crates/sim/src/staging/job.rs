@@ -1,15 +1,18 @@
 //! A command of the stager, as a simulated process: what `aze stage` does between its arguments and its exit code.
 
+use super::nodes::Crowd;
 use super::place::Place;
 use super::programs::{INSIDE, ROOT};
-use super::{BELOW, Run, StagingPlan};
+use super::rounds::{Asked, Went};
+use super::{BELOW, Run, StagingPlan, Start};
 use crate::Cluster;
 use aze_copy::Watch;
 use aze_copy::stage::ledger::{self, Hold, Route, Work};
+use aze_copy::stage::nodes::Nodes;
 use aze_copy::stage::release::{self, release};
 use aze_copy::stage::standing::{Standing, look};
 use aze_copy::stage::survey::Filter;
-use aze_copy::stage::{Order, Side, stage};
+use aze_copy::stage::{Order, Report, Side, rounds, stage};
 use aze_copy::tree::{Spot, Tree};
 use aze_io::Io;
 use aze_io::sync::Mutex;
@@ -17,9 +20,13 @@ use aze_io::threads::Waiter;
 use aze_receipt::Key;
 use aze_tree::{Connection, VolumeTree};
 use aze_words::exit::{Outcome, Trouble};
+use futures_util::future::select;
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// Dirty objects that a look names: all.
@@ -29,8 +36,16 @@ const NAMED_MAX: usize = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Stage,
+    /// Again and again.
+    Rounds(Asked),
     Release,
     Look,
+}
+
+impl What {
+    pub fn is_rounds(self) -> bool {
+        matches!(self, What::Rounds(_))
+    }
 }
 
 /// How it ended.
@@ -38,6 +53,7 @@ pub(super) enum What {
 pub(super) enum Ended {
     Killed,
     Well { missing: u64, left: u64, drained: u64 },
+    Rounds(rounds::Ended),
     Looked(Box<Standing>),
     Failed(#[allow(dead_code, reason = "it is shown")] Trouble),
 }
@@ -49,11 +65,66 @@ pub(super) struct Told {
     is_dead: AtomicBool,
     failures: Mutex<Vec<String>>,
     ended: Mutex<Option<Ended>>,
+    /// Where it waits that a wish to end is to wake.
+    waiting: Mutex<Option<Waker>>,
+    /// The round under way is to be broken off at this moment.
+    pub until: Mutex<Option<Duration>>,
+    /// How long programs keep a round from the cores after each part of a file, at most.
+    pub starved_ms: AtomicU64,
+    /// When it began to stage in rounds.
+    pub began: Mutex<Option<Duration>>,
+    /// Its rounds.
+    pub went: Mutex<Vec<Went>>,
+    /// When it has looked last how much is dirty, and whether a round had anything to do.
+    pub looked: Mutex<Option<(Duration, bool)>>,
 }
 
 impl Told {
+    pub fn new(io: Io) -> Told {
+        Told {
+            io,
+            is_asked: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+            failures: Mutex::default(),
+            ended: Mutex::default(),
+            waiting: Mutex::default(),
+            until: Mutex::default(),
+            starved_ms: AtomicU64::new(0),
+            began: Mutex::default(),
+            went: Mutex::default(),
+            looked: Mutex::default(),
+        }
+    }
+
     pub fn ask_to_end(&self) {
         self.is_asked.store(true, Ordering::Relaxed);
+        if let Some(waiting) = self.waiting.lock().take() {
+            waiting.wake();
+        }
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed) || self.is_dead.load(Ordering::Relaxed)
+    }
+
+    /// Time since the world began.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.io.mono_ns())
+    }
+
+    /// Waits for so long, or until it is asked to end.
+    pub fn wait(&self, time: Duration) {
+        let asked = poll_fn(|context| {
+            *self.waiting.lock() = Some(context.waker().clone());
+            if self.is_asked() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        // Where it is killed, the killer has told so.
+        let _ = Waiter::Simulated.block_on(select(pin!(self.io.sleep(time)), asked));
+    }
+
+    fn pause(&self, us_max: u64) {
+        let pause = Duration::from_micros(self.io.random_u64() % us_max.max(1));
+        let _ = Waiter::Simulated.block_on(self.io.sleep(pause));
     }
 
     /// Its process is killed: all that it calls fails from now on.
@@ -72,12 +143,19 @@ impl Told {
 
 impl Watch for Told {
     fn is_over(&self) -> bool {
-        self.is_asked.load(Ordering::Relaxed) || self.is_dead.load(Ordering::Relaxed)
+        self.is_asked() || self.until.lock().is_some_and(|until| self.now() >= until)
     }
 
     fn expect(&self, _: u64) {}
 
-    fn copied(&self, _: u64) {}
+    fn copied(&self, _: u64) {
+        let starved_ms = self.starved_ms.load(Ordering::Relaxed);
+        if starved_ms > 0 {
+            // A round that is broken off gets to know that in time.
+            let left = self.until.lock().map_or(Duration::MAX, |until| until.saturating_sub(self.now()));
+            self.pause(u64::try_from(left.as_micros()).unwrap_or(u64::MAX).min(starved_ms * 1000));
+        }
+    }
 
     fn file(&self, _: &Spot, _: &Spot) {}
 
@@ -93,9 +171,7 @@ impl Watch for Told {
 
     /// Time for a kill.
     fn step(&self) {
-        let pause = Duration::from_micros(self.io.random_u64() % 20_000);
-        // Where it is killed, the killer has told so.
-        let _ = Waiter::Simulated.block_on(self.io.sleep(pause));
+        self.pause(20_000);
     }
 }
 
@@ -112,20 +188,18 @@ pub(super) struct Job {
     outside: String,
     state: PathBuf,
     ledgers: PathBuf,
-    receipt: PathBuf,
+    pub receipt: PathBuf,
     key: Arc<Mutex<Option<Key>>>,
+    pub starts: Arc<Mutex<Vec<Start>>>,
+    nodes: Option<Arc<Crowd>>,
     pub told: Arc<Told>,
 }
 
 impl Job {
-    pub fn new(run: &Run, node: usize, what: What, number: u64) -> Job {
-        let told = Told {
-            io: run.cluster.client_io(node),
-            is_asked: AtomicBool::new(false),
-            is_dead: AtomicBool::new(false),
-            failures: Mutex::default(),
-            ended: Mutex::default(),
-        };
+    pub fn new(run: &Run, node: usize, what: What, number: u64, is_elsewhere: bool) -> Job {
+        let told = Arc::new(Told::new(run.cluster.client_io(node)));
+        let crowd = || Arc::new(Crowd::new(run, &told, run.cluster.client_io(node), is_elsewhere));
+        let nodes = (run.plan.nodes > 0 && what == What::Stage).then(crowd);
         Job {
             cluster: run.cluster.clone(),
             node,
@@ -140,7 +214,9 @@ impl Job {
             ledgers: run.files.ledgers(),
             receipt: run.files.receipt(number),
             key: Arc::new(Mutex::new(Some(run.files.key()))),
-            told: Arc::new(told),
+            starts: run.starts.clone(),
+            nodes,
+            told,
         }
     }
 
@@ -167,7 +243,8 @@ impl Job {
         let from = Spot { tree, path: INSIDE.into() };
         match self.what {
             What::Stage if self.plan.is_inward => self.stage_in(from),
-            What::Stage => self.stage(from),
+            What::Stage => self.stage(&self.order_out(from)?),
+            What::Rounds(asked) => self.stage_in_rounds(asked, self.order_out(from)?),
             What::Release => self.release(from),
             What::Look => self.look(&from),
         }
@@ -201,16 +278,27 @@ impl Job {
             receipt: Some((self.receipt.clone(), self.key.lock().take().expect("a job runs once"))),
             program: "aze".into(),
         };
+        self.stage(&order)
+    }
+
+    /// Stages, and notes when.
+    pub fn stage_once(&self, order: &Order) -> Outcome<Report> {
+        let at = self.place.now_ns();
+        self.starts.lock().push(Start { at, is_closed_only: order.closed_only });
         let watch: Arc<dyn Watch> = self.told.clone();
-        let report = stage(&order, &watch)?;
+        stage(order, &watch)
+    }
+
+    fn stage(&self, order: &Order) -> Outcome<Ended> {
+        let report = self.stage_once(order)?;
         Ok(Ended::Well { missing: report.missing, left: report.left, drained: report.drained })
     }
 
-    fn stage(&self, from: Spot) -> Outcome<Ended> {
+    fn order_out(&self, from: Spot) -> Outcome<Order> {
         let outside = self.outside.clone().into_bytes();
         let filter = Filter { destination: self.plan.is_over_directory.then(|| outside.clone()), ..Filter::default() };
         let key = self.key.lock().take().expect("a job runs once");
-        let order = Order {
+        Ok(Order {
             direction: "out",
             source: from.shown(),
             to: Spot { tree: Arc::new(self.place.clone()), path: outside.clone() },
@@ -222,15 +310,12 @@ impl Job {
             atomic: self.plan.atomic,
             closed_only: self.is_closed_only,
             jobs: 3,
-            nodes: None,
+            nodes: self.nodes.clone().map(|nodes| nodes as Arc<dyn Nodes>),
             state: self.state.clone(),
             ledger: Some(self.hold("out")?),
             receipt: Some((self.receipt.clone(), key)),
             program: "aze".into(),
-        };
-        let watch: Arc<dyn Watch> = self.told.clone();
-        let report = stage(&order, &watch)?;
-        Ok(Ended::Well { missing: report.missing, left: report.left, drained: report.drained })
+        })
     }
 
     fn release(&self, from: Spot) -> Outcome<Ended> {

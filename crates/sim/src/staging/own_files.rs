@@ -16,6 +16,10 @@ pub(super) struct OwnFiles {
     is_releasing: AtomicBool,
 }
 
+fn receipt_name(number: u64) -> String {
+    format!("receipt-{number:04}")
+}
+
 /// What all files have at a moment.
 pub(super) type Copy = BTreeMap<PathBuf, Vec<u8>>;
 
@@ -36,7 +40,13 @@ impl OwnFiles {
     }
 
     pub fn receipt(&self, number: u64) -> PathBuf {
-        self.root.join(format!("receipt-{number:04}"))
+        self.root.join(receipt_name(number))
+    }
+
+    /// The first receipt beside this one that is not there.
+    pub fn free_receipt(receipt: &Path) -> PathBuf {
+        let mut all = (0..).map(|number| receipt.with_file_name(receipt_name(number)));
+        all.find(|path| !path.exists()).expect("numbers do not end")
     }
 
     pub fn key(&self) -> Key {

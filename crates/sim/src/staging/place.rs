@@ -4,6 +4,7 @@
 //! what of it was synced: losing its power takes the rest. It fails as its plan says, and others may change it.
 
 mod backing;
+mod number;
 mod others;
 
 pub use others::Window;
@@ -20,9 +21,10 @@ use aze_io::threads::Waiter;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The inode of the root.
@@ -115,7 +117,12 @@ struct Node {
     versions: Vec<Version>,
     /// The state that a loss of power leaves.
     stored: Option<Version>,
+    /// The bytes when they were synced last: what a device has of them stays, whatever is synced later.
+    synced: Option<Arc<Vec<u8>>>,
     links: u64,
+    /// Nodes that have written its bytes, and that have read them back.
+    writers: BTreeSet<usize>,
+    readers: BTreeSet<usize>,
 }
 
 struct State {
@@ -138,6 +145,10 @@ pub struct Place {
     state: Arc<Mutex<State>>,
     /// Where the directory is over which a volume lies.
     below: &'static str,
+    /// The node that has it mounted so: that of a worker, or 0.
+    node: usize,
+    /// Its processes do nothing before this moment.
+    stands_until_ns: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Place {
@@ -179,9 +190,9 @@ impl State {
         let mut inode = ROOT;
         for part in parts(path) {
             if self.nodes[&inode].kind != FileKind::Directory {
-                return Err(errno(libc_numbers::ENOTDIR));
+                return Err(errno(number::ENOTDIR));
             }
-            inode = self.key(inode, part).ok_or_else(|| errno(libc_numbers::ENOENT))?.1;
+            inode = self.key(inode, part).ok_or_else(|| errno(number::ENOENT))?.1;
         }
         Ok(inode)
     }
@@ -214,7 +225,8 @@ impl State {
         let versions = vec![now.clone()];
         // A link has no contents of its own to sync: it is on the disk once its name is.
         let stored = (kind == FileKind::Symlink).then(|| now.clone());
-        self.nodes.insert(inode, Node { kind, now, versions, stored, links: 0 });
+        let (writers, readers) = Default::default();
+        self.nodes.insert(inode, Node { kind, now, versions, stored, synced: None, links: 0, writers, readers });
         inode
     }
 
@@ -222,7 +234,7 @@ impl State {
     fn set_name(&mut self, path: &[u8], inode: Option<u64>, now_ns: u64) -> io::Result<()> {
         let (dir, name) = split(path);
         if name.len() > self.moods.name_bytes_max {
-            return Err(errno(libc_numbers::ENAMETOOLONG));
+            return Err(errno(number::ENAMETOOLONG));
         }
         let dir = self.find(&dir)?;
         let (name, before) = match self.key(dir, name) {
@@ -274,7 +286,26 @@ impl State {
 
     fn sync(&mut self, inode: u64) {
         let node = self.nodes.get_mut(&inode).expect("it is there");
-        node.stored = Some(node.now.clone());
+        let mut stored = node.now.clone();
+        let is_synced = node.synced.as_ref().is_some_and(|synced| Arc::ptr_eq(synced, &node.now.bytes));
+        if let Some(before) = node.stored.as_ref().filter(|_| is_synced) {
+            stored.bytes = before.bytes.clone();
+        }
+        node.synced = Some(node.now.bytes.clone());
+        node.stored = Some(stored);
+    }
+
+    /// Makes a file durable; what the disk has may be another one.
+    fn sync_file(&mut self, inode: u64) {
+        if self.moods.without == Some(Missing::SyncOfFiles) {
+            return;
+        }
+        self.sync(inode);
+        let rots = self.rng.chance(self.moods.rot_ppm);
+        let stored = self.nodes.get_mut(&inode).and_then(|node| node.stored.as_mut());
+        if let Some(byte) = stored.filter(|_| rots).and_then(|stored| Arc::make_mut(&mut stored.bytes).last_mut()) {
+            *byte ^= 1;
+        }
     }
 
     /// Every path below a directory, with its inode.
@@ -288,24 +319,6 @@ impl State {
         }
     }
 }
-
-/// Numbers of errors, as Linux has them.
-mod libc_numbers {
-    pub const ENOENT: i32 = 2;
-    pub const EIO: i32 = 5;
-    pub const EACCES: i32 = 13;
-    pub const EEXIST: i32 = 17;
-    pub const ENOTDIR: i32 = 20;
-    pub const EINVAL: i32 = 22;
-    pub const ENOSPC: i32 = 28;
-    pub const EROFS: i32 = 30;
-    pub const ENAMETOOLONG: i32 = 36;
-    pub const ENOTEMPTY: i32 = 39;
-    pub const EOPNOTSUPP: i32 = 95;
-    pub const ESTALE: i32 = 116;
-    pub const EDQUOT: i32 = 122;
-}
-use libc_numbers as number;
 
 /// Why a call of a killed process gave nothing.
 fn killed() -> Trouble {
@@ -324,7 +337,8 @@ impl Place {
             names: Vec::new(),
             tampered: Vec::new(),
         };
-        let place = Place { io, state: Arc::new(Mutex::new(state)), below: dirs[0] };
+        let place =
+            Place { io, state: Arc::new(Mutex::new(state)), below: dirs[0], node: 0, stands_until_ns: Arc::default() };
         let now_ns = place.now_ns();
         {
             let mut state = place.state.lock();
@@ -333,6 +347,29 @@ impl Place {
         }
         dirs.iter().for_each(|dir| place.put_dir(dir));
         place
+    }
+
+    /// The same one, as it is mounted on a node whose processes stand still until a moment.
+    pub fn on_node(&self, node: usize, stands_until_ns: Arc<AtomicU64>) -> Place {
+        Place { node, stands_until_ns, ..self.clone() }
+    }
+
+    /// Waits as long as the processes of this node stand still.
+    pub fn stand_still(&self) {
+        let left = || self.stands_until_ns.load(Ordering::Relaxed).saturating_sub(self.io.mono_ns());
+        while left() > 0 && Waiter::Simulated.block_on(self.io.sleep(Duration::from_nanos(left()))).is_some() {}
+    }
+
+    fn note(&self, inode: u64, of: impl Fn(&mut Node) -> &mut BTreeSet<usize>) {
+        if let Some(node) = self.state.lock().nodes.get_mut(&inode) {
+            of(node).insert(self.node);
+        }
+    }
+
+    /// Whether a node has read the bytes of an inode back that had not written them.
+    pub fn was_reread_by_another(&self, inode: u64) -> bool {
+        let state = self.state.lock();
+        state.nodes.get(&inode).is_some_and(|node| node.readers.difference(&node.writers).next().is_some())
     }
 
     /// The date.
@@ -518,7 +555,10 @@ impl Place {
         state.names.extend(changed);
         // All that is there now is on the disk.
         let inodes: Vec<u64> = state.nodes.keys().copied().collect();
-        inodes.into_iter().for_each(|inode| state.sync(inode));
+        for inode in inodes {
+            state.nodes.get_mut(&inode).expect("it is there").synced = None;
+            state.sync(inode);
+        }
     }
 
     fn pause(&self) -> Outcome<()> {
@@ -527,6 +567,7 @@ impl Place {
             let slow_us = state.moods.slow_us;
             if state.rng.chance(400_000) { 0 } else { state.rng.below(slow_us + 1) }
         };
+        self.stand_still();
         let slept = Waiter::Simulated.block_on(self.io.sleep(Duration::from_micros(us)));
         slept.ok_or_else(killed)
     }
@@ -665,6 +706,20 @@ impl Tree for Place {
             }
         })?;
         Ok(Box::new(PlaceSink { place: self.clone(), inode, hidden, path: path.to_vec() }))
+    }
+
+    fn reopen_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        let hidden = beside(path, hidden);
+        let inode = self.call("open", path, false, |state, _| state.find(&hidden))?;
+        Ok(Box::new(PlaceSink { place: self.clone(), inode, hidden, path: path.to_vec() }))
+    }
+
+    fn reread_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        let hidden = beside(path, hidden);
+        let inode = self.call("read back", path, false, |state, _| state.find(&hidden))?;
+        self.note(inode, |node| &mut node.readers);
+        let is_stored = self.moods().without != Some(Missing::SyncOfFiles);
+        Ok((Box::new(PlaceSource { place: self.clone(), inode, path: path.to_vec(), is_stored }), ReadBack::Direct))
     }
 
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
@@ -869,6 +924,7 @@ impl Sink for PlaceSink {
         // In two calls, as write(2) may.
         let half = data.len() / 2;
         for (offset, data) in [(offset as usize, &data[..half]), (offset as usize + half, &data[half..])] {
+            self.place.note(self.inode, |node| &mut node.writers);
             self.change(true, |version| {
                 let bytes = Arc::make_mut(&mut version.bytes);
                 bytes.resize(bytes.len().max(offset + data.len()), 0);
@@ -895,16 +951,14 @@ impl Sink for PlaceSink {
         let (mode, mtime) = (copied_mode(meta.mode, true), meta.mtime);
         self.change(false, |version| (version.mode, version.mtime) = (mode, mtime))?;
         self.place.call("write", &self.path, true, |state, _| {
-            if state.moods.without != Some(Missing::SyncOfFiles) {
-                state.sync(self.inode);
-                let rots = state.rng.chance(state.moods.rot_ppm);
-                let stored = state.nodes.get_mut(&self.inode).and_then(|node| node.stored.as_mut());
-                if let Some(byte) =
-                    stored.filter(|_| rots).and_then(|stored| Arc::make_mut(&mut stored.bytes).last_mut())
-                {
-                    *byte ^= 1;
-                }
-            }
+            state.sync_file(self.inode);
+            Ok(())
+        })
+    }
+
+    fn store(&self) -> Outcome<()> {
+        self.place.call("write", &self.path, true, |state, _| {
+            state.sync_file(self.inode);
             Ok(())
         })
     }

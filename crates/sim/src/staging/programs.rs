@@ -70,6 +70,15 @@ pub(super) struct Known {
     pub is_certain: bool,
     pub gone: Option<Gone>,
     owner: usize,
+    /// Between which moments its program surely had it open for writing.
+    pub holds: Vec<Hold>,
+}
+
+/// A file is open for writing between these moments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    pub from: u64,
+    pub to: u64,
 }
 
 impl Known {
@@ -77,14 +86,14 @@ impl Known {
     pub fn there(path: Vec<u8>, bytes: Vec<u8>, owner: usize) -> Known {
         let contents = vec![Content { from: 0, to: NEVER, hash: hash_of(&bytes) }];
         let names = vec![Named { path, from: 0, sure_from: 0, sure_to: NEVER, to: NEVER }];
-        Known { contents, names, bytes, is_link: false, is_certain: true, gone: None, owner }
+        Known { contents, names, bytes, is_link: false, is_certain: true, gone: None, owner, holds: Vec::new() }
     }
 
     /// A new one, of which the answer is missing.
     fn new(path: Vec<u8>, bytes: Vec<u8>, is_link: bool, owner: usize, now: u64) -> Known {
         let contents = vec![Content { from: now, to: NEVER, hash: hash_of(&bytes) }];
         let names = vec![Named { path, from: now, sure_from: NEVER, sure_to: NEVER, to: NEVER }];
-        Known { contents, names, bytes, is_link, is_certain: false, gone: None, owner }
+        Known { contents, names, bytes, is_link, is_certain: false, gone: None, owner, holds: Vec::new() }
     }
 
     /// Its names, if it is there and that is certain.
@@ -146,6 +155,15 @@ pub(super) struct Model {
     pub copies: Copies,
 }
 
+impl Model {
+    /// Programs that have ended, or servers that have forgotten their opens, hold files open no more.
+    pub fn end_holds(&mut self, now: u64, of: Option<usize>) {
+        let files = self.files.iter_mut().filter(|file| of.is_none_or(|owner| owner == file.owner));
+        let holds = files.flat_map(|file| &mut file.holds);
+        holds.filter(|hold| hold.to == NEVER).for_each(|hold| hold.to = now);
+    }
+}
+
 pub(super) type Shared = Arc<Mutex<Model>>;
 
 /// The hash of a file with these bytes, as receipts have it.
@@ -174,6 +192,8 @@ pub(super) struct Program {
     pub is_odd: bool,
     /// It gives files several names, and makes symbolic links.
     pub links: bool,
+    /// It holds files open for writing, for seconds.
+    pub holds: bool,
 }
 
 /// Whether a step of a program was done; an error says that an answer is missing.
@@ -356,6 +376,37 @@ impl Program {
         opened.close().await
     }
 
+    /// Opens a file, and writes to it from time to time.
+    async fn hold(&self, file: usize, path: &[u8]) -> Step {
+        // What ends all opens before this one is answered ends this one, too.
+        self.model.lock().files[file].holds.push(Hold { from: NEVER, to: NEVER });
+        let opened = self.open(file, path).await;
+        if let Ok(Some(opened)) = &opened {
+            self.last_hold(file, |hold, now| hold.from = now);
+            let written = self.write_slowly(file, opened).await;
+            self.last_hold(file, |hold, now| hold.to = hold.to.min(now));
+            return written.and(opened.close().await);
+        }
+        self.last_hold(file, |hold, now| hold.to = hold.to.min(now));
+        opened.map(drop)
+    }
+
+    fn last_hold(&self, file: usize, change: impl FnOnce(&mut Hold, u64)) {
+        let now = self.now();
+        if let Some(hold) = self.model.lock().files[file].holds.last_mut() {
+            change(hold, now);
+        }
+    }
+
+    async fn write_slowly(&self, file: usize, opened: &File) -> Step {
+        for _ in 0..1 + self.random(6) {
+            self.io.sleep(Duration::from_millis(self.random(700))).await;
+            let size = self.model.lock().files[file].len();
+            self.write(file, opened, self.random(size + 1), 1 + self.random(2000)).await?;
+        }
+        Ok(())
+    }
+
     async fn rename(&self, file: usize, path: &[u8]) -> Step {
         let Some(new) = self.free_path() else { return Ok(()) };
         let now = self.now();
@@ -482,6 +533,7 @@ impl Program {
             let is_link = chosen.as_ref().is_some_and(|(file, _)| self.model.lock().files[*file].is_link);
             let step = match (self.random(12), chosen) {
                 (6..=7, Some((file, path))) if self.links => self.link(file, &path).await,
+                (8..=9, Some((file, path))) if self.holds && !is_link => self.hold(file, &path).await,
                 (0..=2, _) | (_, None) => self.make().await,
                 (3, Some((file, path))) => self.rename(file, &path).await,
                 (4, Some((file, path))) => self.remove(file, &path).await,
