@@ -746,6 +746,49 @@ fn a_file_of_several_names_in_the_backing_stays_one() {
     place.aze(&["down"]).ok();
 }
 
+/// A file that the volume need not stage, since its place has it, is one file there with the names that a program gives it.
+#[test]
+fn links_to_what_has_not_changed_are_links_in_the_backing() {
+    const NAMES: [[&str; 3]; 2] = [["came", "a-link", "z-link"], ["staged", "b-link", "y-link"]];
+    let mut place = Place::new();
+    fs::create_dir(place.path("backing")).expect("a directory");
+    fs::write(place.path("backing/came"), "came").expect("a file");
+    let (backing, mount) = over(&mut place, &[]);
+    fs::write(mount.join("staged"), "staged").expect("a file");
+    place.aze(&["stage", "out", "--delete"]).ok();
+    for [first, further @ ..] in NAMES {
+        for name in further {
+            fs::hard_link(mount.join(first), mount.join(name)).expect("a link");
+        }
+    }
+    let is_one = |should: fn(&str) -> String| {
+        for names in NAMES {
+            let inode = backing.join(names[0]).metadata().expect("a file").ino();
+            for name in names {
+                let there = backing.join(name).metadata().expect("a file");
+                assert_eq!((there.ino(), there.nlink()), (inode, 3), "{name}");
+                for dir in [&backing, &mount] {
+                    assert_eq!(fs::read_to_string(dir.join(name)).expect("contents"), should(names[0]), "{name}");
+                }
+            }
+        }
+        let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+        assert!(told.contains("dirty   0 objects"), "{told}");
+    };
+    let receipt = place.path("receipt.jsonl");
+    place.aze(&["stage", "out", "--delete", "--receipt", text(&receipt)]).ok();
+    is_one(str::to_owned);
+    place.aze(&["receipt", "verify", text(&receipt)]).ok();
+    for [_, further, _] in NAMES {
+        let mut file = OpenOptions::new().append(true).open(mount.join(further)).expect("a file");
+        file.write_all(b", changed").expect("a write");
+    }
+    place.aze(&["stage", "out", "--delete"]).ok();
+    is_one(|name| format!("{name}, changed"));
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
 #[test]
 fn the_end_of_a_volume_stages_out_to_its_backing() {
     let mut place = Place::new();

@@ -46,6 +46,15 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     assert!(all.power_cuts > 5 && all.servers_killed > 5 && all.staged > 20, "{all:?}");
 }
 
+/// A program gives a file, which has not changed since its place below got it, a further name: it is one file there.
+#[test]
+fn a_seed_that_found_a_defect_passes() {
+    for seed in [1135] {
+        let outcome = run(&StagingPlan::of(seed), false);
+        assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --seed {seed} --trace");
+    }
+}
+
 #[test]
 fn what_is_staged_in_is_whole_and_dirty_once_a_program_changes_it() {
     let mut all = Counts::default();

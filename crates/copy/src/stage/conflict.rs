@@ -84,7 +84,8 @@ impl Stage<'_> {
         let further = self.survey.further_names();
         let first_of = |path: &Vec<u8>| self.proof.journal.lock().known().done.get(path).cloned();
         let mut named = BTreeMap::new();
-        for (path, first) in &further {
+        // Data that the volume could not take over are at those that are left alone; that was told.
+        for (path, first) in further.iter().filter(|(path, _)| !self.left_alone.contains(*path)) {
             let Some(done) = first_of(first) else { continue };
             let (from, existing, to) = (at(&self.order.from, path), at(&self.to, first), at(&self.to, path));
             // It may have led elsewhere before the file was read, or since.

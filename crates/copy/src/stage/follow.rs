@@ -14,7 +14,7 @@ use super::state::Done;
 use super::survey::{Survey, at};
 use super::{Order, Side, Stage, parent_dir};
 use crate::Watch;
-use crate::tree::{GoneName, Meta, Print, PutBack, Spot, Tree, parent};
+use crate::tree::{GoneName, Meta, Origin, Print, PutBack, Spot, Tree, parent};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
@@ -178,9 +178,22 @@ impl Stage<'_> {
             let now = self.survey.objects.get(path);
             now.is_some_and(|meta| meta.identity.1 != was.inode) || doomed.contains_key(path)
         };
+        let origins = self.survey.origins.iter();
+        let clean: Vec<(&Vec<u8>, GoneName)> =
+            origins.filter_map(|(path, origin)| self.clean_file(path, origin)).collect();
         let all = gone.chain(former.filter(|(path, was)| is_needed(path, was)));
+        let all = all.chain(clean.iter().map(|(path, origin)| (*path, origin)));
         self.left_alone = self.take_over(all.collect(), |tree, gone| tree.take_over(gone))?;
         Ok(())
+    }
+
+    /// A file that has not changed since it came from its place, which it shall share with its further names: the volume
+    /// comes to hold it for changed, since the place gets another object.
+    fn clean_file<'a>(&self, path: &'a Vec<u8>, origin: &Origin) -> Option<(&'a Vec<u8>, GoneName)> {
+        let meta = self.survey.objects.get(path).filter(|meta| meta.kind == FileKind::File && origin.is_clean)?;
+        let (inside, outside) = (origin.inside.clone(), origin.outside.clone());
+        let (kind, identity, inode) = (meta.kind, origin.identity, meta.identity.1);
+        Some((path, GoneName { inside, outside, kind, identity, inode, record: None }))
     }
 
     /// Before files that came from their places get new objects there: the volume takes over their data, also those that it has

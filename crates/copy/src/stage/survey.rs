@@ -86,6 +86,7 @@ impl Survey {
         let root = from.must_stat(true)?;
         let mut survey = Survey::default();
         let mut waiting = vec![(Vec::new(), root)];
+        let mut clean_names = Vec::new();
         while let Some((path, meta)) = waiting.pop() {
             if is_over() {
                 return Ok(survey);
@@ -106,7 +107,12 @@ impl Survey {
                 survey.clean_dirs.insert(path);
                 continue;
             }
-            if meta.kind != FileKind::Directory && origin.as_ref().is_some_and(|origin| origin.is_clean) {
+            if meta.kind != FileKind::Directory
+                && let Some(origin) = origin.as_ref().filter(|origin| origin.is_clean)
+            {
+                if meta.kind == FileKind::File && meta.links > 1 && filter.wants(&path, &meta) {
+                    clean_names.push((path, meta, origin.clone()));
+                }
                 continue;
             }
             match meta.kind {
@@ -146,6 +152,7 @@ impl Survey {
                 survey.objects.insert(path, meta);
             }
         }
+        survey.add_clean_names(clean_names);
         survey.add_parents(from)?;
         if let Some(list) = &filter.list {
             let missing = list.iter().filter(|path| !survey.names.contains(*path)).collect::<Vec<_>>();
@@ -175,6 +182,17 @@ impl Survey {
             }
         }
         touched
+    }
+
+    /// Adds files that came from their places and have not changed, if a program has given them further names that are chosen: the
+    /// destination gets one file for all of these.
+    fn add_clean_names(&mut self, clean: Vec<(Vec<u8>, Meta, Origin)>) {
+        let files = self.objects.values().filter(|meta| meta.kind == FileKind::File && meta.links > 1);
+        let files: BTreeSet<(u64, u64)> = files.map(|meta| meta.identity).collect();
+        for (path, meta, origin) in clean.into_iter().filter(|(_, meta, _)| files.contains(&meta.identity)) {
+            self.origins.insert(path.clone(), origin);
+            self.objects.insert(path, meta);
+        }
     }
 
     /// Adds the directories above the chosen objects, which a filter may have left out.
