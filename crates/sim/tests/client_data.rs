@@ -287,7 +287,7 @@ fn a_part_that_fails_fails_the_call_and_shows_nothing_short() {
         let lost = lost.expect("three servers have the chunks");
         cluster.kill_server(homes[lost].expect("every chunk has a server").0, false);
         let failure = file.read(0, data.len()).await.expect_err("a part cannot be read");
-        assert_eq!(failure.code, Code::TimedOut, "{failure}");
+        assert_eq!(failure.code, Code::Unreachable, "{failure}");
         let failure = file.write(0, &data).await.expect_err("a part cannot be written");
         assert!(matches!(failure.code, Code::UnknownOutcome | Code::Unreachable), "{failure}");
         assert_eq!(file.read(7, 100).await.as_deref(), Ok(&data[7..107]), "what is elsewhere can be read");

@@ -243,7 +243,8 @@ fn moves_while_the_home_is_away(switches: Switches) -> (Result<(), Failure>, Res
             cluster.sim.sleep(Duration::from_millis(500)).await;
             cluster.kill_server(1, false);
             cluster.sim.heal();
-            cluster.sim.sleep(Duration::from_secs(1)).await;
+            // It is back before it is told of the parent once more.
+            cluster.sim.sleep(Duration::from_millis(2500)).await;
             assert_eq!(cluster.bring_back(1).await, Ok(()));
             cluster.sim.set_link("s2", "s1", Link::Down);
             let hears_late = async {

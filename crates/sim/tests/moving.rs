@@ -82,7 +82,7 @@ fn a_slot_served_by_two_servers_is_noticed() {
 
 #[test]
 fn entries_that_the_home_of_their_directory_does_not_know_are_noticed() {
-    is_noticed(Sabotage::ForgetNewHolder, &[6, 9, 10, 14]);
+    is_noticed(Sabotage::ForgetNewHolder, &[19, 26, 32, 33]);
 }
 
 #[test]
