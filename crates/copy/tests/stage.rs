@@ -767,6 +767,16 @@ fn names_that_went_are_removed_below_or_told() {
     assert_eq!(sorted(staged.story), follows);
     drop(at);
 
+    // A further name of a new file does not get that place either.
+    let (at, gone) = setting();
+    fs::rename(at.0.join("from/bad"), at.0.join("from/also")).expect("a rename");
+    fs::hard_link(at.0.join("from/also"), at.0.join("from/bad")).expect("a link");
+    let staged = at.stage_over(Fault::TakeOver(libc::ENOSPC), Fault::None, Some(gone), true);
+    assert_eq!((staged.report.expect("it ends").missing, staged.failures.len()), (1, 1), "{:?}", staged.failures);
+    assert_eq!(contents(&at, "bad").as_deref(), Some("old contents of bad"));
+    assert_eq!(contents(&at, "also").as_deref(), Some("contents of a file"));
+    drop(at);
+
     // It cannot be taken over, or not be removed, and nothing takes its place.
     for (at_source, at_destination) in
         [(Fault::TakeOver(libc::EIO), Fault::None), (Fault::None, Fault::Remove(libc::EACCES))]
