@@ -188,6 +188,11 @@ impl Server {
         if let Some(failure) = self.failure_for(request) {
             return Admission::known(Err(failure));
         }
+        if let Request::Takeover { map } = request
+            && let Some(reply) = self.taken_over_meanwhile(map)
+        {
+            return Admission::known(Ok(reply));
+        }
         if self.map_epoch_now() == MapEpoch(0) && !request.needs_no_map() {
             // Just started and not yet in the map: it has no shards, so it cannot say that a name or
             // inode is not there. The client asks again, and finds it ready.

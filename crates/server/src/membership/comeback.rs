@@ -237,7 +237,10 @@ impl Server {
             let failure = if !is_away(keeper) {
                 (alone_since, told_since) = (None, None);
                 match self.join_again(outside, comeback, &map, &ended, &info).await {
-                    Ok(map) => return Ok(map),
+                    Ok(map) if self.group.heard().is_none_or(|heard| heard.epoch <= map.epoch) => return Ok(map),
+                    // It has said to the next keeper that it takes no older map.
+                    Ok(map) => Failure::refused(Refusal::MapStale { epoch: map.epoch })
+                        .during(format!("another server keeps the map than server {keeper}, which has answered")),
                     Err(failure) if is_passing(&failure) || outside.has_ended(keeper) => failure,
                     Err(failure) => return Err(failure),
                 }

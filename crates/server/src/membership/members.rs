@@ -144,6 +144,10 @@ pub async fn start_when(
         server.leases.inherit(server.io.mono_ns());
     }
     server.install_map(map);
+    if let Some(newer) = server.group.heard() {
+        // A keeper may have been answered by it just before.
+        server.install_map(newer);
+    }
     if server.persistence.is_some() {
         if server.config.comeback.is_some() {
             server.take_part_durably().await?;

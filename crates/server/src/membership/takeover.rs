@@ -340,7 +340,11 @@ impl Server {
                         let by = |tx: TxId| {
                             let ended = map.indexes().zip(&map.servers).find(|(_, info)| token_of(info.session) == tx);
                             let ended = ended.map(|(server, info)| Living { server, session: info.session });
-                            ended.unwrap_or(Living { server, session })
+                            match ended {
+                                // It is coming back, and an earlier life of it may have the token.
+                                Some(own) if own.server == server => Living { server, session: NO_SESSION },
+                                ended => ended.unwrap_or(Living { server, session }),
+                            }
                         };
                         heard.tokens.extend(tokens.into_iter().map(|tx| (tx, Some(by(tx)))));
                     }
@@ -388,6 +392,19 @@ impl Server {
         })
     }
 
+    /// At a server that comes back and has no map yet, in place of [`Self::taken_over`]; `None` at any other. The keeper before may have put its
+    /// life into the map, so that the new keeper asks it, and answers its `Join` only then. No request is under way here, and no map that is older
+    /// than this one comes into use; its directory may have a move of a directory that an earlier life began.
+    pub(crate) fn taken_over_meanwhile(&self, map: &ShardMap) -> Option<Reply> {
+        if !self.comes_back() {
+            return None;
+        }
+        self.group.hear(map.clone());
+        // If its first map has come into use since, it may not have looked for a newer one any more.
+        let reply = || Reply::TakeoverIs { epoch: self.namespace_epoch(), tokens: vec![token_of(self.session())] };
+        self.comes_back().then(reply)
+    }
+
     fn takeover_reply(&self) -> Reply {
         let mut tokens = self.transactions.with_token();
         if self.persistence.is_some() {
@@ -400,6 +417,9 @@ impl Server {
         Reply::TakeoverIs { epoch: self.namespace_epoch(), tokens }
     }
 }
+
+/// In the place of the session of an earlier life of a server: the token is free when the present life says that no earlier one has it.
+const NO_SESSION: SessionId = SessionId(0);
 
 /// In place of the transaction of a server that has ended in the middle of a move, and comes back with it.
 fn token_of(ended: SessionId) -> TxId {
