@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// The root while its home has ended, for the kernel, which looks at its rights before everything that it does below: mode and owner are
-    /// those of the root. Counts and times are known to nobody: 1 link and zeros.
+    /// those of the root. No living server knows counts and times: 1 link and zeros.
     async fn root_by_its_rights(&self, who: &Identity) -> Result<Attr, Failure> {
         let routes = self.routes.read().clone();
         let request = Request::RootRights;

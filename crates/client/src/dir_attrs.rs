@@ -108,7 +108,7 @@ impl DirAttrs {
         Some(known.attr.clone())
     }
 
-    /// A directory of which nothing but its rights is known.
+    /// A directory, by its rights alone.
     pub(crate) fn of_rights(&self, stub: &Stub, shards: u32) -> Attr {
         Attr {
             ino: stub.ino,

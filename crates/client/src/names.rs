@@ -403,7 +403,7 @@ impl Client {
         self.core.lookup_attr(who, parent, name, Knowing::Latest).await
     }
 
-    /// [`Client::lookup`] of several names, of which some are under way together; `each` hears of every one by its number.
+    /// [`Client::lookup`] of several names, up to 64 at a time; `each` hears of every one by its number.
     pub async fn lookup_all(
         &self,
         who: &Identity,

@@ -312,7 +312,7 @@ impl Core {
         true
     }
 
-    /// Some servers that may know of another one what has become of it, the keeper first: it knows first.
+    /// Some servers to ask whether another one has ended, the keeper first: it knows first.
     pub(crate) fn others<'a>(&self, routes: &'a Routes, silent: ServerIndex) -> Vec<&'a Target> {
         let keeper = routes.map.keeper;
         let is_asked = |target: &&Target| target.index != silent && !self.has_ended(&routes.map, target.index);

@@ -386,7 +386,7 @@ impl LocalSink {
     }
 }
 
-/// Devices of which a file was read past the page cache: no further file of theirs is read only to see whether it can be.
+/// Devices that have let this process read past the page cache: `direct` does not try again for each of their files.
 static DIRECT_DEVICES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 /// A file past the page cache; `None` where the file system cannot read so.

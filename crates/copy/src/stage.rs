@@ -538,7 +538,7 @@ impl<'a> Stage<'a> {
                 self.proof.lost.lock().push((from.clone(), to.clone()));
                 continue;
             }
-            // What was surveyed will do: the copy takes length and attributes from the file when it has opened it.
+            // The attributes of the survey will do: the copy takes length and attributes from the file when it has opened it.
             let surveyed = || self.survey.objects.get(&self.proof.relative(&to.path)).filter(|_| round == 1).cloned();
             let meta = match surveyed().map_or_else(|| from.must_stat(false), Ok) {
                 Ok(meta) => meta,

@@ -49,10 +49,8 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
 /// A program gives a file, which has not changed since its place below got it, a further name: it is one file there.
 #[test]
 fn a_seed_that_found_a_defect_passes() {
-    for seed in [1135] {
-        let outcome = run(&StagingPlan::of(seed), false);
-        assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --seed {seed} --trace");
-    }
+    let outcome = run(&StagingPlan::of(1135), false);
+    assert_eq!(outcome.wrong, [""; 0], "aze-sim --staging --seed 1135 --trace");
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl Tree for VolumeTree {
         let named = without.iter().map(|entry| Name::new(&entry.name)).collect::<Result<Vec<_>, _>>();
         let named =
             named.map_err(|_| Trouble::new(Exit::Fatal, "a listed name that cannot be one: a defect in aze"))?;
-        // Whoever needs the attributes of one that cannot be looked up asks again, and tells why.
+        // The caller asks again for an entry that could not be looked up, and tells why.
         let looked_up =
             |at: usize, attr: Result<Attr, Failure>| without[at].meta = attr.ok().map(|attr| meta_of(&attr));
         let all = async {
@@ -538,7 +538,7 @@ fn check_any(replaces: &Replaces, shown: &str) -> Outcome<()> {
 }
 
 impl VolumeTree {
-    /// A directory, and what it holds.
+    /// A directory and its entries.
     fn list_of(&self, dir: &[u8]) -> Outcome<(Ino, Names)> {
         let (client, who) = (&self.session.client, &self.session.who);
         let reached = self.session.ask(format_args!("list {}", self.shown(dir)), client.reach(who, dir, true))?;

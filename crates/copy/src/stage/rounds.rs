@@ -6,7 +6,7 @@
 //! The last round has to be done in time, so it has the command's priority, and takes open files, too. What programs leave to another
 //! round may be nothing, so one that is still at work when the last one is due is broken off, and the last one goes on from there.
 //!
-//! It does not know what time it is, how a round gets its priority, nor what is told to people: that is behind [`Program`].
+//! Time, priorities and words for people come from [`Program`].
 
 use super::ledger::{self, Ledger};
 use super::standing::{Standing, look};

@@ -14,8 +14,8 @@ use crate::membership::state::keeper::Keeper;
 use crate::membership::state::moving::Moving;
 use crate::membership::state::progress::{Stage, Tell};
 use crate::membership::state::sessions::Sessions;
-use crate::names::root::RootTold;
 use crate::names::state::directories::Directories;
+use crate::names::state::directories::RootTold;
 use crate::names::state::namespace::Namespace;
 use crate::names::state::transactions::Transactions;
 use crate::names::state::unresolved::Unresolved;
@@ -161,7 +161,8 @@ pub async fn start_when(
         }
     }
     server.begin_telling_root_rights();
-    server.watch_neighbours();
+    // A keeper that dies as soon as the volume is there is seen to have ended.
+    server.watch_neighbours().await;
     server.forget_sessions_that_stay_away();
     server.clone().expire_now_and_then();
     Ok(server)

@@ -4,23 +4,17 @@
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::Output;
-use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, Stub};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before a server is told again that has not confirmed.
 const AGAIN_PAUSE: Duration = Duration::from_secs(1);
 
-/// At the root's home: the processes that are being told, or have been; `None` before this server serves, since what those know from its
-/// earlier life is asked first.
-pub(crate) type RootTold = Mutex<Option<BTreeMap<ServerIndex, SessionId>>>;
-
 impl Server {
     /// This server serves: it tells the rights of the root, if that is here.
     pub(crate) fn begin_telling_root_rights(self: &Arc<Self>) {
-        *self.root_told.lock() = Some(BTreeMap::new());
+        *self.root_told.lock() = Some(Default::default());
         self.tell_root_rights();
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Time of a processor for one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Whatever its size.
+    /// For a request of any size.
     pub ns: u64,
     /// And for each MiB of data that it moves.
     pub mib_ns: u64,
@@ -23,7 +23,7 @@ impl Cost {
 }
 
 fn of_bytes(mib_ns: u64, bytes: u64) -> u64 {
-    (u128::from(mib_ns) * u128::from(bytes) >> 20) as u64
+    ((u128::from(mib_ns) * u128::from(bytes)) >> 20) as u64
 }
 
 /// Times of servers and of clients.

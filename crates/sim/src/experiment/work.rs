@@ -20,7 +20,7 @@ pub const SMALL_BYTES: usize = 3901;
 const READ_WRITE: Access = Access { read: true, write: true };
 const READ: Access = Access { read: true, write: false };
 
-/// A phase; what it does, every process does at once.
+/// A phase, of all processes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Makes empty files in a directory of its own.

@@ -77,7 +77,7 @@ impl<T> Pipe<T> {
     }
 
     fn send(&self, item: T) {
-        // What a process says that was killed reaches nobody.
+        // The words of a killed process do not arrive.
         self.change(|flow| {
             if !flow.has_ended {
                 flow.items.push_back(item)

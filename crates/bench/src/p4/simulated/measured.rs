@@ -192,7 +192,7 @@ pub(super) fn times(args: &Args, program: &'static dyn Program) -> Outcome<Found
     }
     let costs: Vec<u64> = times.requests.values().map(|cost| cost.ns).collect();
     times.other_ns = median(&costs, |ns| *ns as f64);
-    // What a close costs is in the time of what was opened.
+    // The time of an open includes its close.
     times.requests.insert("Close".into(), Cost::default());
     let alone = Running::new(program, 1, 1, job(1, SMALL, SMALL))?;
     let turns = alone.turns(&[Phase::EasyCreate, Phase::EasyRemove], args.repeat)?;

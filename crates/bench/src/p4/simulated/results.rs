@@ -92,7 +92,7 @@ fn rate(rows: &[Row], nodes: u16, placement: Placement, phases: &[Phase]) -> Opt
     Some((rates.iter().map(|rate| rate.ln()).sum::<f64>() / rates.len() as f64).exp())
 }
 
-/// What is compared of two placements: title, unit, how many of it are one, phases.
+/// A comparison of two placements: title, unit, how many of it are one, phases.
 const COMPARED: [(&str, &str, f64, &[Phase]); 3] = [
     ("bandwidth", "GiB/s", GIB, &Phase::DATA),
     ("bandwidth, one file of all", "GiB/s", GIB, &[Phase::HardWrite, Phase::HardRead]),

@@ -10,13 +10,17 @@ use crate::names::state::held::Shards;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::sync::Mutex;
 use aze_meta::access::{self, Want};
-use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ShardId, Stub, Time};
+use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ServerIndex, SessionId, ShardId, Stub, Time};
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Locks over which directories are spread, so that two directories seldom share one.
 const PARTS: u64 = 64;
+
+/// At the root's home: the processes that are being told its rights, or have been; `None` before this server serves, since what those know
+/// from its earlier life is asked first.
+pub(crate) type RootTold = Mutex<Option<BTreeMap<ServerIndex, SessionId>>>;
 
 pub(crate) struct Directories {
     parts: Vec<Mutex<BTreeMap<Ino, Directory>>>,
