@@ -28,6 +28,7 @@ use futures_util::future::{Either, join, select};
 use job::{Ended, Job, What};
 use own_files::OwnFiles;
 use programs::{Gone, INSIDE, Program, ROOT, Shared, hash_of};
+use std::ops::AddAssign;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -210,6 +211,59 @@ pub struct Counts {
     pub by_others: u64,
     /// Whether objects of the directory below were left alone at the end, for want of a proof that they are the volume's.
     pub conflicts: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, one: Counts) {
+        let Counts {
+            changes,
+            kills,
+            receipts,
+            lines,
+            removals,
+            released,
+            drained,
+            power_cuts,
+            servers_killed,
+            staged,
+            underneath,
+            found,
+            dirty,
+            rounds,
+            broken_off,
+            in_time,
+            late,
+            open,
+            workers_killed,
+            workers_stopped,
+            refused,
+            by_others,
+            conflicts,
+        } = one;
+        self.changes += changes;
+        self.kills += kills;
+        self.receipts += receipts;
+        self.lines += lines;
+        self.removals += removals;
+        self.released += released;
+        self.drained += drained;
+        self.power_cuts += power_cuts;
+        self.servers_killed += servers_killed;
+        self.staged += staged;
+        self.underneath += underneath;
+        self.found += found;
+        self.dirty += dirty;
+        self.rounds += rounds;
+        self.broken_off += broken_off;
+        self.in_time += in_time;
+        self.late += late;
+        self.open += open;
+        self.workers_killed += workers_killed;
+        self.workers_stopped += workers_stopped;
+        self.refused += refused;
+        self.by_others += by_others;
+        self.conflicts += conflicts;
+    }
 }
 
 /// Runs one seed.

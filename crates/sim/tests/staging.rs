@@ -25,18 +25,7 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
         with_links[usize::from(plan.is_over_directory)] += u64::from(plan.links);
         let outcome = run(&plan, false);
         assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --seed {seed} --trace");
-        let one = outcome.counts;
-        all.changes += one.changes;
-        all.kills += one.kills;
-        all.receipts += one.receipts;
-        all.lines += one.lines;
-        all.removals += one.removals;
-        all.released += one.released;
-        all.drained += one.drained;
-        all.power_cuts += one.power_cuts;
-        all.servers_killed += one.servers_killed;
-        all.staged += one.staged;
-        all.conflicts += one.conflicts;
+        all += outcome.counts;
     }
     let counts = [all.changes, all.kills, all.receipts, all.lines, all.removals, all.released, all.drained];
     let least = [2000, 40, 100, 500, 5, 5, 20];
@@ -63,17 +52,7 @@ fn what_is_staged_in_is_whole_and_dirty_once_a_program_changes_it() {
         plans.iter_mut().zip(kinds).for_each(|(count, is_so)| *count += u64::from(is_so));
         let outcome = run(&plan, false);
         assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --in --seed {seed} --trace");
-        let one = outcome.counts;
-        all.changes += one.changes;
-        all.underneath += one.underneath;
-        all.kills += one.kills;
-        all.receipts += one.receipts;
-        all.lines += one.lines;
-        all.removals += one.removals;
-        all.servers_killed += one.servers_killed;
-        all.staged += one.staged;
-        all.found += one.found;
-        all.dirty += one.dirty;
+        all += outcome.counts;
     }
     let counts = [all.changes, all.underneath, all.kills, all.receipts, all.lines, all.found, all.dirty, all.staged];
     let least = [1000, 1000, 30, 80, 800, 800, 150, 200];
@@ -88,16 +67,7 @@ fn rounds_leave_open_files_to_the_last_one_and_that_is_in_time() {
     for seed in 0..SEEDS_IN_ROUNDS {
         let outcome = run(&StagingPlan::in_rounds(seed), false);
         assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --rounds --seed {seed} --trace");
-        let one = outcome.counts;
-        all.changes += one.changes;
-        all.kills += one.kills;
-        all.receipts += one.receipts;
-        all.lines += one.lines;
-        all.rounds += one.rounds;
-        all.broken_off += one.broken_off;
-        all.in_time += one.in_time;
-        all.late += one.late;
-        all.open += one.open;
+        all += outcome.counts;
     }
     let counts = [all.changes, all.kills, all.receipts, all.lines, all.rounds, all.broken_off, all.open];
     let least = [2000, 30, 150, 500, 200, 10, 20];
@@ -120,14 +90,7 @@ fn other_nodes_copy_and_read_back_while_they_are_killed_and_stand_still() {
     for seed in (0..SEEDS_BY_NODES).chain([105, 110]) {
         let outcome = run(&StagingPlan::by_nodes(seed), false);
         assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --nodes --seed {seed} --trace");
-        let one = outcome.counts;
-        all.kills += one.kills;
-        all.lines += one.lines;
-        all.workers_killed += one.workers_killed;
-        all.workers_stopped += one.workers_stopped;
-        all.refused += one.refused;
-        all.by_others += one.by_others;
-        all.staged += one.staged;
+        all += outcome.counts;
     }
     let counts =
         [all.kills, all.lines, all.workers_killed, all.workers_stopped, all.refused, all.by_others, all.staged];
