@@ -3,7 +3,6 @@
 //! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
 //! goes.
 
-mod message;
 mod nodes;
 mod priority;
 mod release;
@@ -43,7 +42,7 @@ use std::sync::Arc;
 const JOBS_DEFAULT: u16 = 16;
 
 /// Most files and parts of files at work at the same time.
-const JOBS_MAX: u16 = 256;
+const JOBS_MAX: u16 = aze_copy::stage::team::worker::JOBS_MAX;
 
 /// Bytes of a list of paths, at most.
 const LIST_BYTES_MAX: u64 = 1 << 30;
@@ -419,8 +418,8 @@ fn team(
     let volumes = sides.each_ref().map(|side| side.as_ref().map(|session| session.volume.record.name.clone()));
     // From volume to volume, those of the one that gets the copies.
     let Some(session) = sides.into_iter().flatten().last() else { return Ok(None) };
-    let team = nodes::Team::of(wanted, &session, volumes, jobs)?;
-    Ok(team.map(|team| team as Arc<dyn Nodes>))
+    let team = nodes::team(wanted, &session, volumes, jobs)?;
+    Ok(team.map(|team| Arc::new(team) as Arc<dyn Nodes>))
 }
 
 /// Where a destination is, seen from the directory over which the volume of the source lies.

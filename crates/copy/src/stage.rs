@@ -18,6 +18,7 @@ pub mod rounds;
 pub mod standing;
 pub mod state;
 pub mod survey;
+pub mod team;
 pub mod verify;
 
 use crate::Watch;

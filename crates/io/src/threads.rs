@@ -6,12 +6,13 @@
 
 use crate::real::{self, Runtime};
 use crate::sim::threads::{Place, here};
+use crate::sync::{self, Condvar};
 use std::future::Future;
 use std::io;
-use std::sync::mpsc::{self, SyncSender, TryRecvError, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A started thread.
 pub struct Thread {
@@ -105,6 +106,20 @@ impl<T> Sender<T> {
     }
 }
 
+impl<T> Sender<T> {
+    /// Puts an item in if there is room for it now; else gives it back.
+    pub fn try_send(&self, item: T) -> Result<(), T> {
+        let Some(sender) = &self.0 else { return Err(item) };
+        sender.try_send(item).map_err(|error| match error {
+            TrySendError::Full(back) | TrySendError::Disconnected(back) => back,
+        })?;
+        if let Some(here) = here() {
+            here.tell();
+        }
+        Ok(())
+    }
+}
+
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         self.0 = None;
@@ -126,6 +141,100 @@ impl<T> Receiver<T> {
         });
         here.tell();
         received.unwrap_or_else(|| lock().recv().ok())
+    }
+}
+
+/// No item came in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late;
+
+impl<T> Receiver<T> {
+    /// As [`Receiver::recv`], for `limit` at most.
+    ///
+    /// # Errors
+    /// [`Late`] if there was no item so long.
+    pub fn recv_in(&self, limit: Duration) -> Result<Option<T>, Late> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(here) = here() else {
+            return match lock().recv_timeout(limit) {
+                Ok(item) => Ok(Some(item)),
+                Err(RecvTimeoutError::Disconnected) => Ok(None),
+                Err(RecvTimeoutError::Timeout) => Err(Late),
+            };
+        };
+        let received = here.wait_until_or(limit, || match lock().try_recv() {
+            Ok(item) => Some(Some(item)),
+            Err(TryRecvError::Disconnected) => Some(None),
+            Err(TryRecvError::Empty) => None,
+        });
+        here.tell();
+        match received {
+            Some(received) => received.map_err(|()| Late),
+            None => Ok(None),
+        }
+    }
+}
+
+/// A value under a lock, for changes of which threads can wait.
+#[derive(Debug, Default)]
+pub struct Watched<T> {
+    value: sync::Mutex<T>,
+    changed: Condvar,
+}
+
+impl<T> Watched<T> {
+    /// With this value.
+    pub const fn new(value: T) -> Watched<T> {
+        Watched { value: sync::Mutex::new(value), changed: Condvar::new() }
+    }
+
+    /// Locks the value. Nothing is waited for with the lock held, but by [`Watched::wait`].
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.value.lock()
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
+    /// Wakes all threads that wait.
+    pub fn tell(&self) {
+        match here() {
+            Some(here) => here.tell(),
+            None => self.changed.notify_all(),
+        }
+    }
+
+    /// Unlocks, waits until another thread tells of a change, or for `limit`, and locks again. It may wake without either. `None` if
+    /// the simulated process was killed.
+    pub fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> Option<MutexGuard<'a, T>> {
+        let Some(here) = here() else { return Some(self.changed.wait_for(guard, limit)) };
+        drop(guard);
+        let mut is_told = false;
+        // Whether in time or not.
+        let _ = here.wait_until_or(limit, || std::mem::replace(&mut is_told, true).then_some(()))?;
+        Some(self.lock())
+    }
+}
+
+/// The time since a moment of this process, by a clock that is never set.
+pub fn now() -> Duration {
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    match here() {
+        Some(here) => Duration::from_nanos(here.io().mono_ns()),
+        None => BEGINNING.elapsed(),
+    }
+}
+
+/// Waits for so long; `false` if the simulated process was killed.
+pub fn sleep(time: Duration) -> bool {
+    match here() {
+        Some(here) => here.block_on(here.io().sleep(time)).is_some(),
+        None => {
+            std::thread::sleep(time);
+            true
+        }
     }
 }
 
@@ -247,6 +356,72 @@ mod tests {
             assert!(before.len() < 20 && notes.last() == Some(&100), "{notes:?}");
             assert_eq!(noted(seed, Some(Duration::from_millis(7))).2, hash);
         }
+    }
+
+    /// A process counts up every millisecond, and is stopped between two moments; its end.
+    fn counted(stopped: Option<[u64; 2]>) -> (Vec<u64>, Duration) {
+        let sim = Sim::new(1, Faults::default());
+        let counts = Arc::new(Watched::new(Vec::new()));
+        let shared = counts.clone();
+        let process = Process::start(&sim, "n", move || {
+            for _ in 0..10 {
+                assert!(sleep(Duration::from_millis(1)));
+                shared.lock().push(now().as_millis() as u64);
+            }
+        });
+        sim.block_on(async {
+            if let Some([from, to]) = stopped {
+                sim.sleep(Duration::from_micros(from * 1000 + 500)).await;
+                process.stop();
+                sim.sleep(Duration::from_millis(to - from)).await;
+                process.go_on();
+            }
+            assert!(process.ended().await);
+        });
+        let found = counts.lock().clone();
+        (found, Duration::from_nanos(sim.now_ns()))
+    }
+
+    #[test]
+    fn a_stopped_process_takes_no_step_until_it_goes_on() {
+        let (counts, _) = counted(None);
+        assert_eq!(counts, (1..=10).collect::<Vec<_>>());
+        let (counts, end) = counted(Some([3, 103]));
+        assert_eq!((counts.len(), counts[2], counts[3]), (10, 3, 103), "{counts:?}");
+        assert!(end >= Duration::from_millis(109), "{end:?}");
+    }
+
+    /// A thread waits for an item and a change, in time and too late.
+    fn waits() {
+        let (sender, receiver) = queue(1);
+        let value = Arc::new(Watched::new(0));
+        assert_eq!(receiver.recv_in(Duration::from_millis(1)), Err(Late));
+        assert_eq!((sender.try_send(1), sender.try_send(2)), (Ok(()), Err(2)));
+        assert_eq!(receiver.recv_in(Duration::from_secs(60)), Ok(Some(1)));
+        drop(value.wait(value.lock(), Duration::from_millis(1)).expect("nobody is killed"));
+        let (begun, changed) = (now(), value.clone());
+        let thread = start("changes", move || {
+            *changed.lock() += 1;
+            changed.tell();
+            sender.send(3).expect("it waits");
+        });
+        let mut guard = value.lock();
+        while *guard == 0 {
+            guard = value.wait(guard, Duration::from_secs(60)).expect("nobody is killed");
+        }
+        drop(guard);
+        assert_eq!(receiver.recv_in(Duration::from_secs(60)), Ok(Some(3)));
+        assert_eq!(receiver.recv_in(Duration::from_secs(60)), Ok(None), "all senders are gone");
+        thread.expect("room for a thread").join().expect("no panic");
+        assert!(now() - begun < Duration::from_secs(60), "it was woken");
+    }
+
+    #[test]
+    fn waits_end_with_what_they_wait_for_or_with_their_time() {
+        waits();
+        let sim = Sim::new(1, Faults::default());
+        let process = Process::start(&sim, "n", waits);
+        assert!(sim.block_on(process.ended()));
     }
 
     #[test]

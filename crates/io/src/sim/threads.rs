@@ -8,6 +8,7 @@ use super::{Sim, WALL_BASE_NS};
 use crate::Io;
 use crate::sync::{Condvar, Mutex};
 use futures_channel::oneshot;
+use futures_util::future::{Either, select};
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -40,6 +41,10 @@ pub struct Process {
 struct Shared {
     io: Io,
     is_dead: AtomicBool,
+    /// No thread of it takes a step.
+    is_stopped: AtomicBool,
+    /// Of tasks whose threads are to go on with the process.
+    stopped: Mutex<Vec<Waker>>,
     turns: Mutex<Vec<Arc<Turn>>>,
     /// Of threads that wait for each other.
     waiting: Mutex<Vec<Waker>>,
@@ -76,6 +81,8 @@ impl Process {
         let shared = Arc::new(Shared {
             io: sim.node(node),
             is_dead: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            stopped: Mutex::default(),
             turns: Mutex::default(),
             waiting: Mutex::default(),
         });
@@ -95,6 +102,19 @@ impl Process {
         }
     }
 
+    /// Stops it, as SIGSTOP does: none of its threads takes another step until it goes on. What its client has asked of servers is answered
+    /// meanwhile, and found then.
+    pub fn stop(&self) {
+        self.shared.is_stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Has it go on.
+    pub fn go_on(&self) {
+        self.shared.is_stopped.store(false, Ordering::SeqCst);
+        let stopped = std::mem::take(&mut *self.shared.stopped.lock());
+        stopped.into_iter().for_each(Waker::wake);
+    }
+
     /// Ends it: its threads run out, and all that they wait for or call is without effect. Returns when they are gone. What they do
     /// meanwhile by other means than this world is for the caller to undo.
     ///
@@ -102,6 +122,7 @@ impl Process {
     /// When called by one of its threads.
     pub fn kill(&self) {
         self.shared.is_dead.store(true, Ordering::SeqCst);
+        self.go_on();
         let (mut turns, mut count) = (Vec::new(), 0);
         // A thread that is about to end may start others, which find at once that they are dead.
         while {
@@ -173,9 +194,16 @@ impl Place {
     fn new(shared: &Arc<Shared>, done: Option<oneshot::Sender<()>>) -> Place {
         let turn = Arc::new(Turn::default());
         shared.turns.lock().push(turn.clone());
-        let given = turn.clone();
+        let (given, process) = (turn.clone(), Arc::downgrade(shared));
         shared.io.spawn(async move {
-            poll_fn(|context| given.give(context.waker())).await;
+            poll_fn(|context| match process.upgrade().filter(|process| process.is_stopped.load(Ordering::SeqCst)) {
+                Some(process) => {
+                    process.stopped.lock().push(context.waker().clone());
+                    Poll::Pending
+                }
+                None => given.give(context.waker()),
+            })
+            .await;
             if let Some(done) = done {
                 // Nobody may wait for it.
                 let _ = done.send(());
@@ -241,14 +269,28 @@ impl Place {
     }
 
     /// Waits until `look` finds something; `None` if the process was killed.
-    pub(crate) fn wait_until<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        self.block_on(poll_fn(|context| match look() {
+    pub(crate) fn wait_until<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+        self.block_on(self.found(look))
+    }
+
+    /// The same for `limit` at most: an error if nothing is found in that time.
+    pub(crate) fn wait_until_or<T>(&self, limit: Duration, look: impl FnMut() -> Option<T>) -> Option<Result<T, ()>> {
+        let (found, late) = (pin!(self.found(look)), pin!(self.shared.io.sleep(limit)));
+        Some(match self.block_on(select(found, late))? {
+            Either::Left((found, _)) => Ok(found),
+            Either::Right(_) => Err(()),
+        })
+    }
+
+    /// Until `look` finds something. It looks again when another thread of the process tells.
+    fn found<T>(&self, mut look: impl FnMut() -> Option<T>) -> impl Future<Output = T> {
+        poll_fn(move |context| match look() {
             Some(found) => Poll::Ready(found),
             None => {
                 self.shared.waiting.lock().push(context.waker().clone());
                 Poll::Pending
             }
-        }))
+        })
     }
 
     /// Has all threads of the process look again that wait for each other.

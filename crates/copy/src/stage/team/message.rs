@@ -3,8 +3,8 @@
 //! The first line to a worker is its [`Order`]; its first one is [`Said::Ready`] or [`Said::Refused`]. Paths and hashes are
 //! hexadecimal digits, since paths are bytes.
 
-use aze_copy::stage::nodes::{Part, Probe};
-use aze_copy::tree::ReadBack;
+use crate::stage::nodes::{Part, Probe};
+use crate::tree::ReadBack;
 use aze_receipt::{Hash, Sums};
 use aze_words::hex;
 use serde::de::DeserializeOwned;
