@@ -6,14 +6,19 @@
 use crate::Watch;
 use crate::tree::{Meta, Spot, join};
 use aze_io::sync::Mutex;
+use aze_io::threads::{self, Watched};
 use aze_proto::attr::FileKind;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar};
+use std::time::Duration;
 
 /// Bytes of a large file that one thread has fetched before it looks for other work.
 const PART_BYTES: u64 = 64 << 20;
+
+/// How often threads that have no work look whether the command was asked to end.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Objects that the tree has taken over, now or before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,8 +55,7 @@ struct Warm<'a> {
     start: &'a Spot,
     names_only: bool,
     watch: &'a dyn Watch,
-    stack: std::sync::Mutex<Stack>,
-    changed: Condvar,
+    stack: Watched<Stack>,
     /// It makes no sense to go on.
     full: Mutex<Option<Trouble>>,
 }
@@ -63,31 +67,23 @@ struct Warm<'a> {
 /// There is no such object, or the command was asked to end, or there is no more room.
 pub fn warm(start: &Spot, names_only: bool, jobs: usize, watch: &dyn Watch) -> Outcome<Warmed> {
     let meta = start.must_stat(true)?;
-    let (stack, changed, full) = Default::default();
-    let warm = Warm { start, names_only, watch, stack, changed, full };
+    let (stack, full) = Default::default();
+    let warm = Warm { start, names_only, watch, stack, full };
     warm.found(start.path.clone(), meta.kind, Some(meta));
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| warm.work());
-        }
-    });
+    threads::together(jobs.max(1), || warm.work());
     if let Some(trouble) = warm.full.into_inner() {
         return Err(trouble);
     }
     if watch.is_over() {
         return Err(Trouble::new(Exit::Again, "the command was asked to end: the same command goes on from here"));
     }
-    Ok(warm.stack.into_inner().expect("no thread has panicked").warmed)
+    Ok(warm.stack.into_inner().warmed)
 }
 
 impl Warm<'_> {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Stack> {
-        self.stack.lock().expect("no thread has panicked")
-    }
-
     fn work(&self) {
         loop {
-            let mut stack = self.lock();
+            let mut stack = self.stack.lock();
             let work = loop {
                 if self.watch.is_over() || self.full.lock().is_some() {
                     stack.work.clear();
@@ -95,7 +91,10 @@ impl Warm<'_> {
                 match stack.work.pop() {
                     Some(work) => break work,
                     None if stack.at_work == 0 => return,
-                    None => stack = self.changed.wait(stack).expect("no thread has panicked"),
+                    None => match self.stack.wait(stack, LOOK) {
+                        Some(changed) => stack = changed,
+                        None => return,
+                    },
                 }
             };
             stack.at_work += 1;
@@ -104,8 +103,8 @@ impl Warm<'_> {
                 Work::Dir(path) => self.list(&path),
                 Work::Part(file, part) => self.fetch(&file, part),
             }
-            self.lock().at_work -= 1;
-            self.changed.notify_all();
+            self.stack.lock().at_work -= 1;
+            self.stack.tell();
         }
     }
 
@@ -115,7 +114,7 @@ impl Warm<'_> {
                 if let Some(trouble) = names.trouble {
                     self.watch.failed(&trouble);
                 }
-                self.lock().warmed.directories += 1;
+                self.stack.lock().warmed.directories += 1;
                 self.watch.dir();
                 for entry in names.entries {
                     self.found(join(dir, &entry.name), entry.kind, entry.meta);
@@ -155,8 +154,8 @@ impl Warm<'_> {
     }
 
     fn put(&self, work: Vec<Work>) {
-        self.lock().work.extend(work);
-        self.changed.notify_all();
+        self.stack.lock().work.extend(work);
+        self.stack.tell();
     }
 
     fn fetch(&self, file: &Fetched, part: Range<u64>) {
@@ -176,7 +175,7 @@ impl Warm<'_> {
         if file.parts_left.fetch_sub(1, Ordering::Relaxed) == 1 && !file.has_failed.load(Ordering::Relaxed) {
             let spot = Spot { tree: self.start.tree.clone(), path: file.path.clone() };
             self.watch.file(&spot, &spot);
-            let mut stack = self.lock();
+            let mut stack = self.stack.lock();
             stack.warmed.files += 1;
             stack.warmed.bytes += file.size;
         }

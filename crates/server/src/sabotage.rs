@@ -154,6 +154,8 @@ pub enum Sabotage {
     ForgetToTell,
     /// The home takes a staged copy of an earlier version for the file's origin.
     AdoptAnyVersion,
+    /// Changes of files are not counted.
+    CountNoChanges,
     /// A write to a part of a chunk does not have the rest of it read from the backing.
     WriteWithoutRest,
 }

@@ -7,6 +7,7 @@
 mod check;
 mod inward;
 mod job;
+mod line;
 mod nodes;
 mod own_files;
 mod place;
@@ -18,7 +19,7 @@ pub use place::{Missing, Moods, Place};
 
 use crate::Cluster;
 use crate::backing::Below;
-use crate::cluster::{CHUNK_BITS, Layout};
+use crate::cluster::{CHUNK_BITS, Layout, server_node};
 use aze_copy::stage::Side;
 use aze_io::sim::{DRIVER, Faults, Process, Sim, SimRng};
 use aze_proto::attr::FileKind;
@@ -37,6 +38,13 @@ use users::User;
 /// The directory over which a volume lies.
 const BELOW: &str = "/b";
 
+/// A directory of the volume over a directory that no program uses, with its directories.
+const COLD: &str = "/cold";
+const COLD_DIRS: [&str; 4] = ["/cold", "/cold/a", "/cold/a/b", "/cold/c"];
+
+/// Names in each of them.
+const COLD_NAMES: usize = 30;
+
 /// Where other stages go to.
 const ASIDE: &str = "/o";
 
@@ -45,6 +53,9 @@ const JOBS: u64 = 8;
 
 /// The same, in rounds.
 const ROUNDS_JOBS: u64 = 4;
+
+/// How far the clock of a server is ahead where two programs write a file in turn.
+const CLOCK_AHEAD: Duration = Duration::from_secs(5);
 
 /// When a job is asked to end, after its beginning.
 const ASKED_AFTER: Duration = Duration::from_millis(200);
@@ -98,6 +109,8 @@ pub struct StagingPlan {
     pub kills: bool,
     /// The protection that is left out, so that a test can prove that the loss is noticed.
     pub without: Option<Missing>,
+    /// Some files are written by two programs in turn, on nodes whose servers' clocks differ by seconds.
+    pub pairs: bool,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -130,6 +143,7 @@ impl StagingPlan {
             is_odd: !is_over_directory && rng.chance(150_000),
             kills: rng.chance(800_000),
             links: false,
+            pairs: SimRng::new(seed, "pairs").chance(300_000),
             without: None,
             switches: Switches::default(),
         };
@@ -183,6 +197,8 @@ pub struct Counts {
     pub power_cuts: u64,
     /// Servers that were killed, and came back.
     pub servers_killed: u64,
+    /// Names of directories of the place that the volume has taken over before they were used.
+    pub warmed: u64,
     /// Objects that a look found to be staged, when programs had ended.
     pub staged: u64,
     /// Changes of the source by others, where files are staged in.
@@ -205,6 +221,10 @@ pub struct Counts {
     pub workers_killed: u64,
     /// See there.
     pub workers_stopped: u64,
+    /// Lines between a command and a worker that were cut, or held.
+    pub lines_cut: u64,
+    /// Commands that stood still.
+    pub commands_stopped: u64,
     /// Stages that were refused, since a worker had another file system in the place of the destination.
     pub refused: u64,
     /// Lines of files that another node has read back.
@@ -225,6 +245,7 @@ impl AddAssign for Counts {
             drained,
             power_cuts,
             servers_killed,
+            warmed,
             staged,
             underneath,
             found,
@@ -236,6 +257,8 @@ impl AddAssign for Counts {
             open,
             workers_killed,
             workers_stopped,
+            lines_cut,
+            commands_stopped,
             refused,
             by_others,
             conflicts,
@@ -249,6 +272,7 @@ impl AddAssign for Counts {
         self.drained += drained;
         self.power_cuts += power_cuts;
         self.servers_killed += servers_killed;
+        self.warmed += warmed;
         self.staged += staged;
         self.underneath += underneath;
         self.found += found;
@@ -260,6 +284,8 @@ impl AddAssign for Counts {
         self.open += open;
         self.workers_killed += workers_killed;
         self.workers_stopped += workers_stopped;
+        self.lines_cut += lines_cut;
+        self.commands_stopped += commands_stopped;
         self.refused += refused;
         self.by_others += by_others;
         self.conflicts += conflicts;
@@ -339,6 +365,10 @@ fn other_name(program: usize) -> String {
 
 /// Contents of the directory before the volume lies over it.
 fn prepare_below(plan: &StagingPlan, place: &Place, model: &Shared) {
+    for dir in COLD_DIRS {
+        place.put_dir(&format!("{BELOW}{dir}"));
+        (0..COLD_NAMES).for_each(|number| place.put_file(&format!("{BELOW}{dir}/f{number}"), vec![number as u8; 40]));
+    }
     for me in 0..plan.programs {
         place.put_dir(&format!("{BELOW}{INSIDE}/w{me}"));
         for number in 0..3 {
@@ -419,6 +449,9 @@ impl Run {
     async fn whole(&self) {
         self.place.set_moods(self.ordinary());
         self.cluster.start().await.expect("a quiet cluster starts");
+        if self.plan.pairs {
+            self.cluster.sim.step_clock(&server_node(0), CLOCK_AHEAD.as_nanos() as i64);
+        }
         let client = self.cluster.connect(self.next_node()).await.expect("a client connects");
         for me in 0..self.plan.programs {
             client.mkdir_all(&ROOT, format!("{INSIDE}/w{me}").as_bytes(), 0o755).await.expect("a directory");
@@ -441,26 +474,33 @@ impl Run {
             true => self.last_part_in().await,
             false => self.last_part().await,
         }
-        self.end_workers();
+        self.end_workers().await;
     }
 
     /// Keeps programs at work, and kills them, servers, and what the destination does.
     async fn disturb(&self) {
         let mut rng = self.cluster.sim.rng("disturb");
-        let mut programs: Vec<Option<usize>> = vec![None; self.plan.programs];
+        let mut programs: Vec<Option<(usize, Option<usize>)>> = vec![None; self.plan.programs];
         while !self.model.lock().is_over {
             for (me, node) in programs.iter_mut().enumerate().filter(|(_, node)| node.is_none()) {
                 let number = self.next_node();
                 let Ok(client) = self.cluster.connect(number).await else { continue };
                 let (io, place, model) = (self.cluster.client_io(number), self.place.clone(), self.model.clone());
-                *node = Some(number);
+                *node = Some((number, None));
                 if self.plan.is_inward {
                     let dir = format!("{INSIDE}/w{me}");
                     drop(self.cluster.on_client(number, User { client, io, place, model, me, dir }.work()));
                     continue;
                 }
+                let other = self.plan.pairs.then(|| self.next_node());
+                let second = match other {
+                    Some(other) => self.cluster.connect(other).await.ok(),
+                    None => None,
+                };
+                *node = Some((number, other));
                 let program = Program {
                     client,
+                    second,
                     io,
                     place,
                     model,
@@ -475,7 +515,8 @@ impl Run {
             self.cluster.sim.sleep(Duration::from_millis(20 + rng.below(300))).await;
             if self.plan.kills && rng.chance(150_000) {
                 let me = rng.below(self.plan.programs as u64) as usize;
-                if let Some(node) = programs[me].take() {
+                if let Some((node, other)) = programs[me].take() {
+                    other.into_iter().for_each(|other| self.cluster.kill_client(other));
                     self.model.lock().end_holds(self.place.now_ns(), Some(me));
                     self.cluster.kill_client(node);
                 }
@@ -536,7 +577,7 @@ impl Run {
 
     /// Stages and releases, again and again.
     async fn work(&self) {
-        let mut rng = self.cluster.sim.rng("jobs");
+        let (mut rng, mut cold) = (self.cluster.sim.rng("jobs"), self.cluster.sim.rng("cold"));
         let mut last = Duration::from_millis(300);
         for _ in 0..if self.plan.rounds { ROUNDS_JOBS } else { JOBS } {
             self.cluster.sim.sleep(Duration::from_millis(rng.below(600))).await;
@@ -544,7 +585,10 @@ impl Run {
                 self.some_rounds(&mut rng).await;
                 continue;
             }
-            let what = if self.plan.releases && rng.chance(350_000) { What::Release } else { What::Stage };
+            let mut what = if self.plan.releases && rng.chance(350_000) { What::Release } else { What::Stage };
+            if self.plan.is_over_directory && cold.chance(250_000) {
+                what = What::Warm;
+            }
             let kill_after = (self.plan.kills && rng.chance(550_000))
                 .then(|| Duration::from_nanos(rng.below(last.as_nanos() as u64 * 5 / 4) + 1));
             let asked = rng.chance(100_000).then_some(ASKED_AFTER);
@@ -580,6 +624,7 @@ impl Run {
         });
         self.files.begin(what == What::Release);
         let number = self.number.load(std::sync::atomic::Ordering::Relaxed);
+        let troubles = aze_io::sync::Mutex::default();
         let mut rng = self.cluster.sim.rng(&format!("workers of {node}"));
         let is_elsewhere = self.plan.nodes > 0 && !self.model.lock().is_over && rng.chance(100_000);
         let job = Job::new(self, node, what, number, is_elsewhere);
@@ -596,7 +641,7 @@ impl Run {
             };
             let (ended, asked) = (pin!(process.ended()), pin!(asked));
             let timed = select(ended, self.cluster.sim.sleep(limit));
-            let troubled = pin!(self.trouble_workers(rng));
+            let troubled = pin!(self.trouble_workers(&process, rng, &troubles));
             match select(select(timed, asked), troubled).await {
                 Either::Left((Either::Left((Either::Left((true, _)), _)), _)) => told.ended(),
                 _ => Ended::Killed,
@@ -618,9 +663,19 @@ impl Run {
         }
         self.tell(|| format!("{what:?} ended: {ended:?}, {:?}", told.failures()));
         self.files.end();
+        let troubles: nodes::Troubles = *troubles.lock();
+        if troubles.stops > 0 && troubles.others == 0 {
+            let is_lost = |text: &&String| text.contains("nothing was heard of it");
+            if let Some(text) = told.failures().iter().find(is_lost) {
+                self.wrong(format!("only the command stood still: {text}"));
+            }
+        }
         if let Ended::Failed(trouble) = &ended {
             let is_refused = is_elsewhere && trouble.text.contains("another place here than where the command runs");
             self.counts.lock().refused += u64::from(is_refused);
+        }
+        if let Ended::Warmed { warmed, names, listed } = &ended {
+            self.check_warmed(warmed, names, *listed, &told.failures());
         }
         if let What::Rounds(asked) = &what {
             self.check_rounds(asked, &ended, &told);
@@ -648,6 +703,12 @@ impl Run {
         match self.job(What::Look, None, None).await.0 {
             Ended::Looked(standing) => self.check_standing(&standing),
             other => self.wrong(format!("the look at what is dirty: {other:?}")),
+        }
+        if self.plan.is_over_directory {
+            match self.job(What::Warm, None, None).await {
+                (Ended::Warmed { .. }, failures) if failures.is_empty() => {}
+                other => self.wrong(format!("names were to be taken over when nothing fails: {other:?}")),
+            }
         }
         if self.plan.releases {
             self.job(What::Release, None, None).await;
@@ -697,6 +758,7 @@ impl Run {
         };
         let program = Program {
             client,
+            second: None,
             io: self.cluster.client_io(number),
             place: self.place.clone(),
             model: self.model.clone(),

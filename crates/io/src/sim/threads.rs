@@ -108,6 +108,14 @@ impl Process {
         self.shared.is_stopped.store(true, Ordering::SeqCst);
     }
 
+    /// Stops the process of the calling thread, which goes on until it waits.
+    ///
+    /// # Panics
+    /// If the thread belongs to none.
+    pub fn stop_own() {
+        here().expect("a thread of a simulated process").shared.is_stopped.store(true, Ordering::SeqCst);
+    }
+
     /// Has it go on.
     pub fn go_on(&self) {
         self.shared.is_stopped.store(false, Ordering::SeqCst);

@@ -201,6 +201,9 @@ impl Server {
         let CountChanges { ino, generation, born, .. } = *count;
         self.check_kept(ino, born)?;
         let (mut wraps, mut changes) = (0u64, 0u64);
+        if self.config.switches.is(Sabotage::CountNoChanges) {
+            return Ok(Reply::ChangesAre { life: self.leases.life(), wraps, changes }.into());
+        }
         for cell in self.shards_of_data(count) {
             let counted = cell.data.lock().count_changes(ino, generation);
             let counted = counted.map_err(|error| self.data_stop(error, cell.id, ino))?;

@@ -16,11 +16,11 @@ const USAGE: &str =
        aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
        aze-sim --staging [--in | --rounds | --nodes] --seed N [--trace] [--leave-out PART | --without PROTECTION]
        aze-sim --staging [--in | --rounds | --nodes] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
-PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, ChangeTimes
+PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, ChangeTimes, ReadFromStorage, BreakingOff
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 39] = [
+const PROTECTIONS: [Sabotage; 40] = [
     Sabotage::ForgetFences,
     Sabotage::FenceOnce,
     Sabotage::LeaveSlotBehind,
@@ -60,6 +60,7 @@ const PROTECTIONS: [Sabotage; 39] = [
     Sabotage::CommitAfterAbort,
     Sabotage::ForgetHolders,
     Sabotage::KeepOldLife,
+    Sabotage::CountNoChanges,
 ];
 
 #[derive(Default)]

@@ -1,10 +1,11 @@
 //! The promises: lines of receipts were true, objects that are not dirty are at the destination, synced objects stay.
 
 use super::programs::{INSIDE, Known, NEVER};
-use super::{Run, shown};
+use super::{BELOW, COLD, COLD_DIRS, Run, shown};
 use aze_copy::stage::ledger;
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Done;
+use aze_copy::warm::Warmed;
 use aze_receipt::line::What;
 use aze_receipt::{Head, Line, Object, Removed, Signed, when};
 use std::collections::BTreeSet;
@@ -83,6 +84,24 @@ impl Run {
             self.check_complete(&head, &finished, &paths);
         }
         Ok(())
+    }
+
+    /// Names that were taken over are those of the place, and nobody asks for them once more. A server that has been killed meanwhile, or a
+    /// place that fails, may have the volume ask again.
+    pub(super) fn check_warmed(&self, warmed: &Warmed, names: &BTreeSet<Vec<u8>>, listed: usize, failures: &[String]) {
+        let below = format!("{BELOW}{COLD}");
+        let there = self.place.all_below(below.as_bytes());
+        let there: BTreeSet<Vec<u8>> = there.into_iter().map(|(path, _)| path[BELOW.len()..].to_vec()).collect();
+        if !failures.is_empty() {
+            return;
+        }
+        self.counts.lock().warmed += names.len() as u64;
+        if *names != there || warmed.directories != COLD_DIRS.len() as u64 {
+            self.wrong(format!("{warmed:?}: {} names were taken over of {}", names.len(), there.len()));
+        }
+        if listed > 0 && (self.model.lock().is_over || self.plan.durability.is_none()) {
+            self.wrong(format!("{listed} directories are listed anew, whose names were taken over"));
+        }
     }
 
     /// Each entry of a ledger has a line in a receipt.

@@ -1,10 +1,10 @@
 //! A command of the stager, as a simulated process: what `aze stage` does between its arguments and its exit code.
 
-use super::nodes::Crowd;
-use super::place::Place;
+use super::nodes;
+use super::place::{Missing, Place};
 use super::programs::{INSIDE, ROOT};
 use super::rounds::{Asked, Went};
-use super::{BELOW, Run, StagingPlan, Start};
+use super::{BELOW, COLD, Run, StagingPlan, Start};
 use crate::Cluster;
 use aze_copy::Watch;
 use aze_copy::stage::ledger::{self, Hold, Route, Work};
@@ -12,15 +12,19 @@ use aze_copy::stage::nodes::Nodes;
 use aze_copy::stage::release::{self, release};
 use aze_copy::stage::standing::{Standing, look};
 use aze_copy::stage::survey::Filter;
+use aze_copy::stage::team::Team;
 use aze_copy::stage::{Order, Report, Side, rounds, stage};
-use aze_copy::tree::{Spot, Tree};
+use aze_copy::tree::{Spot, Tree, join};
+use aze_copy::warm::{Warmed, warm};
 use aze_io::Io;
 use aze_io::sync::Mutex;
 use aze_io::threads::Waiter;
+use aze_proto::attr::FileKind;
 use aze_receipt::Key;
 use aze_tree::{Connection, VolumeTree};
 use aze_words::exit::{Outcome, Trouble};
 use futures_util::future::select;
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -40,6 +44,8 @@ pub(super) enum What {
     Rounds(Asked),
     Release,
     Look,
+    /// Takes names over before they are used.
+    Warm,
 }
 
 impl What {
@@ -52,9 +58,19 @@ impl What {
 #[derive(Debug)]
 pub(super) enum Ended {
     Killed,
-    Well { missing: u64, left: u64, drained: u64 },
+    Well {
+        missing: u64,
+        left: u64,
+        drained: u64,
+    },
     Rounds(rounds::Ended),
     Looked(Box<Standing>),
+    /// What was taken over, the names that the volume has then, and how often it has asked for them once more.
+    Warmed {
+        warmed: Warmed,
+        names: BTreeSet<Vec<u8>>,
+        listed: usize,
+    },
     Failed(#[allow(dead_code, reason = "it is shown")] Trouble),
 }
 
@@ -191,19 +207,20 @@ pub(super) struct Job {
     pub receipt: PathBuf,
     key: Arc<Mutex<Option<Key>>>,
     pub starts: Arc<Mutex<Vec<Start>>>,
-    nodes: Option<Arc<Crowd>>,
+    nodes: Option<Arc<Team>>,
     pub told: Arc<Told>,
 }
 
 impl Job {
     pub fn new(run: &Run, node: usize, what: What, number: u64, is_elsewhere: bool) -> Job {
         let told = Arc::new(Told::new(run.cluster.client_io(node)));
-        let crowd = || Arc::new(Crowd::new(run, &told, run.cluster.client_io(node), is_elsewhere));
-        let nodes = (run.plan.nodes > 0 && what == What::Stage).then(crowd);
+        let mut rng = run.cluster.sim.rng(&format!("team of {node}"));
+        let team = || Arc::new(nodes::team(run, node, is_elsewhere, &mut rng));
+        let nodes = (run.plan.nodes > 0 && what == What::Stage).then(team);
         Job {
             cluster: run.cluster.clone(),
             node,
-            place: run.place.clone(),
+            place: run.place.on_system(node),
             plan: run.plan.clone(),
             what,
             side: run.side(),
@@ -247,7 +264,34 @@ impl Job {
             What::Rounds(asked) => self.stage_in_rounds(asked, self.order_out(from)?),
             What::Release => self.release(from),
             What::Look => self.look(&from),
+            What::Warm => self.warm(from.tree),
         }
+    }
+
+    /// Whether rounds are broken off when the last one is due.
+    pub fn breaks_off(&self) -> bool {
+        self.plan.without != Some(Missing::BreakingOff)
+    }
+
+    /// Has the volume take over the names of a directory that no program uses, and looks whether it has them then by itself.
+    fn warm(&self, tree: Arc<dyn Tree>) -> Outcome<Ended> {
+        let start = Spot { tree: tree.clone(), path: COLD.into() };
+        let names_only = !self.node.is_multiple_of(3);
+        let warmed = warm(&start, names_only, 3, self.told.as_ref())?;
+        let below = format!("{BELOW}{COLD}");
+        let (before, mut names) = (self.place.lists_below(below.as_bytes()), BTreeSet::new());
+        let mut dirs = vec![COLD.as_bytes().to_vec()];
+        while let Some(dir) = dirs.pop() {
+            for entry in tree.list(&dir)?.entries {
+                let path = join(&dir, &entry.name);
+                if entry.kind == FileKind::Directory {
+                    dirs.push(path.clone());
+                }
+                names.insert(path);
+            }
+        }
+        let listed = self.place.lists_below(below.as_bytes()) - before;
+        Ok(Ended::Warmed { warmed, names, listed })
     }
 
     /// The ledger of a direction.

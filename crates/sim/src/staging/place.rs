@@ -4,10 +4,13 @@
 //! what of it was synced: losing its power takes the rest. It fails as its plan says, and others may change it.
 
 mod backing;
+mod cache;
 mod number;
 mod others;
 
 pub use others::Window;
+
+use cache::Cache;
 
 use crate::backing::data_in;
 use aze_copy::tree::{
@@ -21,10 +24,9 @@ use aze_io::threads::Waiter;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The inode of the root.
@@ -86,11 +88,22 @@ pub enum Missing {
     OwnNames,
     /// The times of files stand still when others change their bytes.
     ChangeTimes,
+    /// What is read back comes from the page cache of the node that reads, if that has the file.
+    ReadFromStorage,
+    /// Rounds are not broken off.
+    BreakingOff,
 }
 
 impl Missing {
     /// All of them.
-    pub const ALL: [Missing; 4] = [Missing::SyncOfFiles, Missing::SyncOfNames, Missing::OwnNames, Missing::ChangeTimes];
+    pub const ALL: [Missing; 6] = [
+        Missing::SyncOfFiles,
+        Missing::SyncOfNames,
+        Missing::OwnNames,
+        Missing::ChangeTimes,
+        Missing::BreakingOff,
+        Missing::ReadFromStorage,
+    ];
 }
 
 /// A state of an object, from a moment on.
@@ -120,9 +133,7 @@ struct Node {
     /// The bytes when they were synced last: what a device has of them stays, whatever is synced later.
     synced: Option<Arc<Vec<u8>>>,
     links: u64,
-    /// Nodes that have written its bytes, and that have read them back.
-    writers: BTreeSet<usize>,
-    readers: BTreeSet<usize>,
+    cache: Cache,
 }
 
 struct State {
@@ -134,6 +145,8 @@ struct State {
     rng: SimRng,
     /// When a path led to another inode, or to none.
     names: Vec<(u64, Vec<u8>, Option<u64>)>,
+    /// Directories that servers have begun to list.
+    listed: Vec<Vec<u8>>,
     /// Files that others have changed, by inode, or by path if they have replaced it.
     tampered: Vec<(u64, Vec<u8>)>,
 }
@@ -145,10 +158,8 @@ pub struct Place {
     state: Arc<Mutex<State>>,
     /// Where the directory is over which a volume lies.
     below: &'static str,
-    /// The node that has it mounted so: that of a worker, or 0.
-    node: usize,
-    /// Its processes do nothing before this moment.
-    stands_until_ns: Arc<AtomicU64>,
+    /// The machine that has it mounted so, with a page cache of its own; 0 for those who have none.
+    system: usize,
 }
 
 impl std::fmt::Debug for Place {
@@ -205,6 +216,7 @@ impl State {
         node.now.ctime = time;
         if is_data {
             node.now.mtime = time;
+            node.cache.drop_pages();
         }
         change(&mut node.now);
         node.versions.push(Version { names: BTreeMap::new(), ..node.now.clone() });
@@ -225,8 +237,8 @@ impl State {
         let versions = vec![now.clone()];
         // A link has no contents of its own to sync: it is on the disk once its name is.
         let stored = (kind == FileKind::Symlink).then(|| now.clone());
-        let (writers, readers) = Default::default();
-        self.nodes.insert(inode, Node { kind, now, versions, stored, synced: None, links: 0, writers, readers });
+        let cache = Cache::default();
+        self.nodes.insert(inode, Node { kind, now, versions, stored, synced: None, links: 0, cache });
         inode
     }
 
@@ -296,16 +308,18 @@ impl State {
     }
 
     /// Makes a file durable; what the disk has may be another one.
-    fn sync_file(&mut self, inode: u64) {
+    fn sync_file(&mut self, inode: u64, system: usize) {
         if self.moods.without == Some(Missing::SyncOfFiles) {
             return;
         }
-        self.sync(inode);
+        self.sync_on(inode, system);
         let rots = self.rng.chance(self.moods.rot_ppm);
         let stored = self.nodes.get_mut(&inode).and_then(|node| node.stored.as_mut());
         if let Some(byte) = stored.filter(|_| rots).and_then(|stored| Arc::make_mut(&mut stored.bytes).last_mut()) {
             *byte ^= 1;
         }
+        let node = self.nodes.get_mut(&inode).expect("it is there");
+        node.cache.synced(system, node.stored.as_ref());
     }
 
     /// Every path below a directory, with its inode.
@@ -335,10 +349,10 @@ impl Place {
             moods: Moods::default(),
             rng,
             names: Vec::new(),
+            listed: Vec::new(),
             tampered: Vec::new(),
         };
-        let place =
-            Place { io, state: Arc::new(Mutex::new(state)), below: dirs[0], node: 0, stands_until_ns: Arc::default() };
+        let place = Place { io, state: Arc::new(Mutex::new(state)), below: dirs[0], system: 0 };
         let now_ns = place.now_ns();
         {
             let mut state = place.state.lock();
@@ -347,29 +361,6 @@ impl Place {
         }
         dirs.iter().for_each(|dir| place.put_dir(dir));
         place
-    }
-
-    /// The same one, as it is mounted on a node whose processes stand still until a moment.
-    pub fn on_node(&self, node: usize, stands_until_ns: Arc<AtomicU64>) -> Place {
-        Place { node, stands_until_ns, ..self.clone() }
-    }
-
-    /// Waits as long as the processes of this node stand still.
-    pub fn stand_still(&self) {
-        let left = || self.stands_until_ns.load(Ordering::Relaxed).saturating_sub(self.io.mono_ns());
-        while left() > 0 && Waiter::Simulated.block_on(self.io.sleep(Duration::from_nanos(left()))).is_some() {}
-    }
-
-    fn note(&self, inode: u64, of: impl Fn(&mut Node) -> &mut BTreeSet<usize>) {
-        if let Some(node) = self.state.lock().nodes.get_mut(&inode) {
-            of(node).insert(self.node);
-        }
-    }
-
-    /// Whether a node has read the bytes of an inode back that had not written them.
-    pub fn was_reread_by_another(&self, inode: u64) -> bool {
-        let state = self.state.lock();
-        state.nodes.get(&inode).is_some_and(|node| node.readers.difference(&node.writers).next().is_some())
     }
 
     /// The date.
@@ -556,7 +547,9 @@ impl Place {
         // All that is there now is on the disk.
         let inodes: Vec<u64> = state.nodes.keys().copied().collect();
         for inode in inodes {
-            state.nodes.get_mut(&inode).expect("it is there").synced = None;
+            let node = state.nodes.get_mut(&inode).expect("it is there");
+            node.synced = None;
+            node.cache.drop_pages();
             state.sync(inode);
         }
     }
@@ -567,7 +560,6 @@ impl Place {
             let slow_us = state.moods.slow_us;
             if state.rng.chance(400_000) { 0 } else { state.rng.below(slow_us + 1) }
         };
-        self.stand_still();
         let slept = Waiter::Simulated.block_on(self.io.sleep(Duration::from_micros(us)));
         slept.ok_or_else(killed)
     }
@@ -717,9 +709,7 @@ impl Tree for Place {
     fn reread_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
         let hidden = beside(path, hidden);
         let inode = self.call("read back", path, false, |state, _| state.find(&hidden))?;
-        self.note(inode, |node| &mut node.readers);
-        let is_stored = self.moods().without != Some(Missing::SyncOfFiles);
-        Ok((Box::new(PlaceSource { place: self.clone(), inode, path: path.to_vec(), is_stored }), ReadBack::Direct))
+        Ok((Box::new(self.stored_source(inode, path)), ReadBack::Direct))
     }
 
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
@@ -871,7 +861,7 @@ impl Source for PlaceSource {
             let node = &state.nodes[&self.inode];
             let stored = node.stored.as_ref().filter(|_| self.is_stored).map(|stored| stored.bytes.clone());
             // Files that were never synced are on the disk by chance.
-            Ok(if self.is_stored { stored.unwrap_or_default() } else { node.now.bytes.clone() })
+            Ok(if self.is_stored { stored.unwrap_or_default() } else { node.seen_by(self.place.system) })
         })?;
         let from = bytes.len().min(offset as usize);
         let count = buffer.len().min(bytes.len() - from);
@@ -915,8 +905,18 @@ impl PlaceSink {
     }
 }
 
+impl PlaceSink {
+    fn write(&self, change: impl FnOnce(&mut Vec<u8>)) -> Outcome<()> {
+        self.place.call("write", &self.path, true, |state, now_ns| {
+            state.write(self.inode, self.place.system, now_ns, change);
+            Ok(())
+        })
+    }
+}
+
 impl Sink for PlaceSink {
     fn set_size(&self, bytes: u64) -> Outcome<()> {
+        // Attributes arrive at once, and are in no page cache.
         self.change(true, |version| Arc::make_mut(&mut version.bytes).resize(bytes as usize, 0))
     }
 
@@ -924,9 +924,7 @@ impl Sink for PlaceSink {
         // In two calls, as write(2) may.
         let half = data.len() / 2;
         for (offset, data) in [(offset as usize, &data[..half]), (offset as usize + half, &data[half..])] {
-            self.place.note(self.inode, |node| &mut node.writers);
-            self.change(true, |version| {
-                let bytes = Arc::make_mut(&mut version.bytes);
+            self.write(|bytes| {
                 bytes.resize(bytes.len().max(offset + data.len()), 0);
                 bytes[offset..offset + data.len()].copy_from_slice(data);
             })?;
@@ -951,23 +949,21 @@ impl Sink for PlaceSink {
         let (mode, mtime) = (copied_mode(meta.mode, true), meta.mtime);
         self.change(false, |version| (version.mode, version.mtime) = (mode, mtime))?;
         self.place.call("write", &self.path, true, |state, _| {
-            state.sync_file(self.inode);
+            state.sync_file(self.inode, self.place.system);
             Ok(())
         })
     }
 
     fn store(&self) -> Outcome<()> {
         self.place.call("write", &self.path, true, |state, _| {
-            state.sync_file(self.inode);
+            state.sync_file(self.inode, self.place.system);
             Ok(())
         })
     }
 
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
         let inode = self.place.call("read back", &self.path, false, |state, _| state.find(&self.hidden))?;
-        let is_stored = self.place.moods().without != Some(Missing::SyncOfFiles);
-        let source = PlaceSource { place: self.place.clone(), inode, path: self.path.clone(), is_stored };
-        Ok((Box::new(source), ReadBack::Direct))
+        Ok((Box::new(self.place.stored_source(inode, &self.path)), ReadBack::Direct))
     }
 
     fn publish(&self, replaces: &Replaces) -> Outcome<Meta> {

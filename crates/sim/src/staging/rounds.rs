@@ -92,7 +92,7 @@ impl Program for Command<'_> {
         let looked = told.looked.lock().map_or_else(|| self.now(), |(looked, _)| looked);
         let went = Went { round: *round, looked, ended: None };
         told.went.lock().push(went);
-        *told.until.lock() = round.until;
+        *told.until.lock() = round.until.filter(|_| self.job.breaks_off());
         let staged = self.job.stage_once(order);
         let is_late = told.until.lock().take().is_some_and(|until| self.now() >= until);
         let (exit, open) = match &staged {
@@ -176,8 +176,8 @@ impl Run {
             }
             return;
         };
-        // A round of the same priority is not broken off.
-        let before = before.last().filter(|before| before.round.until.is_none());
+        // A round of the same priority as the last one is not broken off.
+        let before = before.last().filter(|before| before.round.priority == Priority::Same);
         let held_up = before.and_then(|before| Some(before.ended?.0 - before.looked)).unwrap_or_default();
         if is_calm && last.looked > due + LATENESS_MAX + held_up {
             self.wrong(format!("a last round that was due at {due:?} began at {:?}: {went:?}", last.looked));

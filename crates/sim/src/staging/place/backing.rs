@@ -47,6 +47,11 @@ impl Place {
         })
     }
 
+    /// How often servers have begun to list a directory, or one below it.
+    pub(in crate::staging) fn lists_below(&self, dir: &[u8]) -> usize {
+        self.state.lock().listed.iter().filter(|path| path.starts_with(dir)).count()
+    }
+
     fn path_below(&self, path: &[u8]) -> Vec<u8> {
         aze_copy::tree::join(self.below.as_bytes(), path)
     }
@@ -86,6 +91,7 @@ impl Backing for Place {
         Box::pin(async move {
             self.wait().await?;
             let path = self.path_below(&path);
+            self.state.lock().listed.push(path.clone());
             if self.found(&path, b"")?.identity.inode != identity.inode {
                 return Err(BackingError::Changed("another directory".into()));
             }
