@@ -203,6 +203,8 @@ struct Stage<'a> {
     followed: Vec<crate::tree::GoneName>,
     /// Directories whose names are not durable: what is in them gets no line.
     unsynced: BTreeSet<Vec<u8>>,
+    /// A temporary name may be left for which only the state has the attempt's number.
+    has_left_names: bool,
 }
 
 impl<'a> Stage<'a> {
@@ -277,6 +279,7 @@ impl<'a> Stage<'a> {
             vanished,
             followed,
             unsynced,
+            has_left_names: false,
         };
         if order.atomic {
             stage.after_publishing()?;
@@ -305,11 +308,11 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A state in which nothing is noted is not kept.
+    /// A state in which nothing is noted is not kept, unless a temporary name may be left.
     fn give_up(self, trouble: Trouble) -> Trouble {
         let Some(proof) = Arc::into_inner(self.proof) else { return trouble };
         let journal = proof.journal.into_inner();
-        if !journal.has_notes() {
+        if !journal.has_notes() && !self.has_left_names {
             // The story of the first failure is told; a second one would not help.
             let _ = journal.remove();
         }

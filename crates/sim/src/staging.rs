@@ -54,8 +54,8 @@ const JOBS: u64 = 8;
 /// The same, in rounds.
 const ROUNDS_JOBS: u64 = 4;
 
-/// How far the clock of a server is ahead where two programs write a file in turn.
-const CLOCK_AHEAD: Duration = Duration::from_secs(5);
+/// How far the clock of a server is ahead in some runs: more than others follow.
+const CLOCK_AHEAD: Duration = Duration::from_secs(600);
 
 /// When a job is asked to end, after its beginning.
 const ASKED_AFTER: Duration = Duration::from_millis(200);
@@ -109,8 +109,9 @@ pub struct StagingPlan {
     pub kills: bool,
     /// The protection that is left out, so that a test can prove that the loss is noticed.
     pub without: Option<Missing>,
-    /// Some files are written by two programs in turn, on nodes whose servers' clocks differ by seconds.
-    pub pairs: bool,
+    /// The clock of a server is so far ahead that others do not follow it: what is changed on those moves no time of a file that it has
+    /// changed.
+    pub is_clock_ahead: bool,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -143,12 +144,19 @@ impl StagingPlan {
             is_odd: !is_over_directory && rng.chance(150_000),
             kills: rng.chance(800_000),
             links: false,
-            pairs: SimRng::new(seed, "pairs").chance(300_000),
+            is_clock_ahead: false,
             without: None,
             switches: Switches::default(),
         };
         plan.links = !plan.is_odd && rng.chance(400_000);
+        // Files of several chunks need room.
+        plan.is_clock_ahead = !plan.is_tight && SimRng::new(seed, "clock").chance(300_000);
         plan
+    }
+
+    /// Whether names are taken over before they are used: there is room for them.
+    fn has_cold(&self) -> bool {
+        self.is_over_directory && !self.is_tight
     }
 
     /// The plan of a seed in which stages go on in rounds.
@@ -365,7 +373,7 @@ fn other_name(program: usize) -> String {
 
 /// Contents of the directory before the volume lies over it.
 fn prepare_below(plan: &StagingPlan, place: &Place, model: &Shared) {
-    for dir in COLD_DIRS {
+    for dir in COLD_DIRS.into_iter().filter(|_| plan.has_cold()) {
         place.put_dir(&format!("{BELOW}{dir}"));
         (0..COLD_NAMES).for_each(|number| place.put_file(&format!("{BELOW}{dir}/f{number}"), vec![number as u8; 40]));
     }
@@ -449,7 +457,7 @@ impl Run {
     async fn whole(&self) {
         self.place.set_moods(self.ordinary());
         self.cluster.start().await.expect("a quiet cluster starts");
-        if self.plan.pairs {
+        if self.plan.is_clock_ahead {
             self.cluster.sim.step_clock(&server_node(0), CLOCK_AHEAD.as_nanos() as i64);
         }
         let client = self.cluster.connect(self.next_node()).await.expect("a client connects");
@@ -480,27 +488,20 @@ impl Run {
     /// Keeps programs at work, and kills them, servers, and what the destination does.
     async fn disturb(&self) {
         let mut rng = self.cluster.sim.rng("disturb");
-        let mut programs: Vec<Option<(usize, Option<usize>)>> = vec![None; self.plan.programs];
+        let mut programs: Vec<Option<usize>> = vec![None; self.plan.programs];
         while !self.model.lock().is_over {
             for (me, node) in programs.iter_mut().enumerate().filter(|(_, node)| node.is_none()) {
                 let number = self.next_node();
                 let Ok(client) = self.cluster.connect(number).await else { continue };
                 let (io, place, model) = (self.cluster.client_io(number), self.place.clone(), self.model.clone());
-                *node = Some((number, None));
+                *node = Some(number);
                 if self.plan.is_inward {
                     let dir = format!("{INSIDE}/w{me}");
                     drop(self.cluster.on_client(number, User { client, io, place, model, me, dir }.work()));
                     continue;
                 }
-                let other = self.plan.pairs.then(|| self.next_node());
-                let second = match other {
-                    Some(other) => self.cluster.connect(other).await.ok(),
-                    None => None,
-                };
-                *node = Some((number, other));
                 let program = Program {
                     client,
-                    second,
                     io,
                     place,
                     model,
@@ -509,14 +510,14 @@ impl Run {
                     is_odd: self.plan.is_odd,
                     links: self.plan.links,
                     holds: self.plan.rounds,
+                    writes_apart: self.plan.is_clock_ahead,
                 };
                 drop(self.cluster.on_client(number, program.work()));
             }
             self.cluster.sim.sleep(Duration::from_millis(20 + rng.below(300))).await;
             if self.plan.kills && rng.chance(150_000) {
                 let me = rng.below(self.plan.programs as u64) as usize;
-                if let Some((node, other)) = programs[me].take() {
-                    other.into_iter().for_each(|other| self.cluster.kill_client(other));
+                if let Some(node) = programs[me].take() {
                     self.model.lock().end_holds(self.place.now_ns(), Some(me));
                     self.cluster.kill_client(node);
                 }
@@ -586,7 +587,7 @@ impl Run {
                 continue;
             }
             let mut what = if self.plan.releases && rng.chance(350_000) { What::Release } else { What::Stage };
-            if self.plan.is_over_directory && cold.chance(250_000) {
+            if self.plan.has_cold() && cold.chance(250_000) {
                 what = What::Warm;
             }
             let kill_after = (self.plan.kills && rng.chance(550_000))
@@ -704,7 +705,7 @@ impl Run {
             Ended::Looked(standing) => self.check_standing(&standing),
             other => self.wrong(format!("the look at what is dirty: {other:?}")),
         }
-        if self.plan.is_over_directory {
+        if self.plan.has_cold() {
             match self.job(What::Warm, None, None).await {
                 (Ended::Warmed { .. }, failures) if failures.is_empty() => {}
                 other => self.wrong(format!("names were to be taken over when nothing fails: {other:?}")),
@@ -758,7 +759,6 @@ impl Run {
         };
         let program = Program {
             client,
-            second: None,
             io: self.cluster.client_io(number),
             place: self.place.clone(),
             model: self.model.clone(),
@@ -767,6 +767,7 @@ impl Run {
             is_odd: false,
             links: false,
             holds: false,
+            writes_apart: false,
         };
         for (file, path) in files {
             if let Err(failure) = program.open_and_close(file, &path).await {

@@ -150,6 +150,8 @@ impl Stage<'_> {
         let to = Spot { tree: self.to.tree.clone(), path: join(&above, &hidden) };
         let mut contents = vec![0; PROBE_BYTES];
         threads::fill_random(&mut contents);
+        // A call that fails may have made it all the same.
+        self.has_left_names = true;
         let file = to.tree.create_as(&to.path, 0o600, &hidden)?;
         let started = file.write_at(0, &contents).and_then(|()| file.store()).and_then(|()| {
             let inode = to.must_stat(false)?.identity.1;
@@ -157,8 +159,10 @@ impl Stage<'_> {
             crew.nodes.start(&probe, &self.watch)
         });
         file.abandon();
-        // After an attempt that has ended well no other one looks for its name.
-        to.tree.sync_dir(&above)?;
+        // After an attempt that has ended well no other one looks for its name, nor after one without a state.
+        let is_gone = to.tree.sync_dir(&above).and_then(|()| Ok(to.tree.stat(&to.path, false)?.is_none()));
+        self.has_left_names = !matches!(is_gone, Ok(true));
+        is_gone?;
         if !started? && let Some(proof) = Arc::get_mut(&mut self.proof) {
             proof.crew = None;
         }

@@ -89,7 +89,7 @@ impl StagingPlan {
             is_odd: false,
             links: rng.chance(600_000),
             kills: rng.chance(800_000),
-            pairs: false,
+            is_clock_ahead: false,
             without: None,
             switches: aze_server::sabotage::Switches::default(),
         }

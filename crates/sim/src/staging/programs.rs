@@ -25,8 +25,8 @@ pub(super) const INSIDE: &str = "/d";
 /// Names in each program's directory.
 const NAMES: usize = 5;
 
-/// Chunks of a file that two programs write, at least.
-const PAIR_CHUNKS: u64 = 4;
+/// Chunks of a file in which a program writes in turn.
+const APART_CHUNKS: u64 = 4;
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const BOTH: Access = Access { read: true, write: true };
@@ -184,8 +184,6 @@ fn name(text: &[u8]) -> Name {
 /// A program at work.
 pub(super) struct Program {
     pub client: Arc<Client>,
-    /// The client of a program on another node, which works with this one.
-    pub second: Option<Arc<Client>>,
     pub io: Io,
     pub place: Place,
     pub model: Shared,
@@ -199,6 +197,8 @@ pub(super) struct Program {
     pub links: bool,
     /// It holds files open for writing, for seconds.
     pub holds: bool,
+    /// It writes to several chunks of a file in turn.
+    pub writes_apart: bool,
 }
 
 /// Whether a step of a program was done; an error says that an answer is missing.
@@ -381,21 +381,19 @@ impl Program {
         opened.close().await
     }
 
-    /// Two programs write a file in turn. The first one has a time from the home, whose clock may be ahead; the second one does not know that
-    /// time, so what it changes elsewhere moves no time of the file.
-    async fn write_in_turn(&self, file: usize, path: &[u8], second: &Client) -> Step {
-        let (size, least) = (self.model.lock().files[file].len(), PAIR_CHUNKS * CHUNK);
+    /// Writes to the beginning of a file, and then to chunks that are on other servers. If the clock of the first one is far ahead, these writes
+    /// move no time of the file.
+    async fn write_apart(&self, file: usize, path: &[u8]) -> Step {
+        let (size, least) = (self.model.lock().files[file].len(), APART_CHUNKS * CHUNK);
         let Some(opened) = self.open(file, path).await? else { return Ok(()) };
         if size < least {
             self.write(file, &opened, least - 64, 64).await?;
         }
-        let other = second.open(&ROOT, opened.ino(), BOTH).await?;
         self.write(file, &opened, self.random(CHUNK - 64), 64).await?;
         for _ in 0..5 + self.random(30) {
-            let chunk = 1 + self.random(PAIR_CHUNKS - 1);
-            self.write(file, &other, chunk * CHUNK + self.random(CHUNK - 64), 64).await?;
+            let chunk = 1 + self.random(APART_CHUNKS - 1);
+            self.write(file, &opened, chunk * CHUNK + self.random(CHUNK - 64), 64).await?;
         }
-        other.close().await?;
         opened.close().await
     }
 
@@ -557,10 +555,7 @@ impl Program {
             let step = match (self.random(12), chosen) {
                 (6..=7, Some((file, path))) if self.links => self.link(file, &path).await,
                 (8..=9, Some((file, path))) if self.holds && !is_link => self.hold(file, &path).await,
-                (10..=11, Some((file, path))) if self.second.is_some() && !is_link => {
-                    let second = self.second.as_ref().expect("it is there");
-                    self.write_in_turn(file, &path, second).await
-                }
+                (10..=11, Some((file, path))) if self.writes_apart && !is_link => self.write_apart(file, &path).await,
                 (0..=2, _) | (_, None) => self.make().await,
                 (3, Some((file, path))) => self.rename(file, &path).await,
                 (4, Some((file, path))) => self.remove(file, &path).await,
