@@ -467,7 +467,8 @@ impl Run {
         // A lost message costs seconds.
         let (duplicate_ppm, loss_ppm) = (20_000, if self.plan.is_calm() { 0 } else { 2_000 });
         // A slow network, in which writes come between the parts of a read.
-        let delay_ns_max = if self.plan.seed.is_multiple_of(3) { 3_000_000 } else { 200_000 };
+        let is_slow = self.plan.seed.is_multiple_of(3) || self.plan.is_clock_ahead;
+        let delay_ns_max = if is_slow { 3_000_000 } else { 200_000 };
         self.cluster.sim.set_faults(Faults { duplicate_ppm, loss_ppm, delay_ns_max, ..Faults::default() });
         let work = async {
             self.work().await;

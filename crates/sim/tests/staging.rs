@@ -33,6 +33,7 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     assert!(with_links.iter().all(|runs| *runs >= 3), "{with_links:?}");
     assert!(all.conflicts <= 4, "{all:?}");
     assert!(all.power_cuts > 5 && all.servers_killed > 5 && all.staged > 20, "{all:?}");
+    assert!(all.warmed > 500, "names are taken over before they are used: {all:?}");
 }
 
 /// A program gives a file, which has not changed since its place below got it, a further name: it is one file there.
@@ -86,7 +87,7 @@ fn rounds_that_take_open_files_are_noticed() {
 #[test]
 fn other_nodes_copy_and_read_back_while_they_are_killed_and_stand_still() {
     let mut all = Counts::default();
-    // The last two have found that the file by which nodes know the destination was left there.
+    // The last two have found that the file by which nodes know the destination was left there; so has 21.
     for seed in (0..SEEDS_BY_NODES).chain([105, 110]) {
         let outcome = run(&StagingPlan::by_nodes(seed), false);
         assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --nodes --seed {seed} --trace");
@@ -95,6 +96,7 @@ fn other_nodes_copy_and_read_back_while_they_are_killed_and_stand_still() {
     let counts =
         [all.kills, all.lines, all.workers_killed, all.workers_stopped, all.refused, all.by_others, all.staged];
     let least = [30, 500, 10, 10, 5, 100, 20];
+    assert!(all.lines_cut > 10 && all.commands_stopped > 5, "{all:?}");
     assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
 }
 
@@ -111,6 +113,25 @@ fn the_same_seed_is_the_same_run() {
 fn a_source_whose_times_stand_still_is_noticed() {
     let plan = |seed| StagingPlan { without: Some(Missing::ChangeTimes), ..StagingPlan::inward(seed) };
     assert!((0..20).any(|seed| !run(&plan(seed), false).wrong.is_empty()));
+}
+
+#[test]
+fn rounds_that_are_not_broken_off_when_the_last_one_is_due_are_noticed() {
+    let plan = StagingPlan { without: Some(Missing::BreakingOff), ..StagingPlan::in_rounds(42) };
+    assert!(!run(&plan, false).wrong.is_empty());
+}
+
+/// A program writes to one server after the other while a file is copied: the copy would be of no moment.
+#[test]
+fn counts_of_changes_that_do_not_move_are_noticed() {
+    let switches = Switches::without(Sabotage::CountNoChanges);
+    assert!(!run(&StagingPlan { switches, ..StagingPlan::of(14) }, false).wrong.is_empty());
+}
+
+#[test]
+fn reading_back_from_the_page_cache_of_the_node_that_wrote_is_noticed() {
+    let plan = StagingPlan { without: Some(Missing::ReadFromStorage), ..StagingPlan::of(24) };
+    assert!(!run(&plan, false).wrong.is_empty());
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) const INSIDE: &str = "/d";
 const NAMES: usize = 5;
 
 /// Chunks of a file in which a program writes in turn.
-const APART_CHUNKS: u64 = 4;
+const APART_CHUNKS: u64 = 3;
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const BOTH: Access = Access { read: true, write: true };
@@ -390,8 +390,8 @@ impl Program {
             self.write(file, &opened, least - 64, 64).await?;
         }
         self.write(file, &opened, self.random(CHUNK - 64), 64).await?;
-        for _ in 0..5 + self.random(30) {
-            let chunk = 1 + self.random(APART_CHUNKS - 1);
+        for number in 0..20 + self.random(60) {
+            let chunk = 1 + number % (APART_CHUNKS - 1);
             self.write(file, &opened, chunk * CHUNK + self.random(CHUNK - 64), 64).await?;
         }
         opened.close().await
