@@ -109,7 +109,7 @@ pub struct StagingPlan {
     pub kills: bool,
     /// The protection that is left out, so that a test can prove that the loss is noticed.
     pub without: Option<Missing>,
-    /// The clock of a server is so far ahead that others do not follow it: what is changed on those moves no time of a file that it has
+    /// The clock of a server is so far ahead that others do not follow it: changes on those move no time of a file that it has
     /// changed.
     pub is_clock_ahead: bool,
     /// Protections that are removed from every server.

@@ -1,6 +1,6 @@
 //! The workers of a stage on other nodes: starts them, gives them tasks, and notices when one is lost.
 //!
-//! Each is a process with a line to the command: its input, its output, and what it has to say when it fails. How it is started is behind
+//! Each is a process with a line to the command: its input, its output, and its words when it fails. How it is started is behind
 //! [`Launcher`]: the command runs `aze stage worker` by the volume's launcher, the simulation a process of its own. A thread writes to a
 //! worker's input, one reads its output, and one its last words. The threads of the stage wait here for what they have asked for.
 //!
@@ -63,15 +63,15 @@ pub trait Launcher: Send + Sync {
 pub struct Started {
     /// Where it reads its order and tasks. It ends with this.
     pub input: Box<dyn Write + Send>,
-    /// Where it says what it has done.
+    /// Where it answers.
     pub output: Box<dyn Read + Send>,
     /// Where it, or who has started it, says why it has failed.
     pub errors: Box<dyn Read + Send>,
-    /// What was started here.
+    /// Its launcher's process.
     pub launched: Box<dyn Launched>,
 }
 
-/// What was started here for a worker. To drop it ends it, and waits for that.
+/// The process that was started on this node for a worker. To drop it ends the process, and waits for that.
 pub trait Launched: Send {
     /// Ends it, and does not wait. A worker that is out of its reach ends with its input.
     fn kill(&mut self);

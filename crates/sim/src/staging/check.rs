@@ -86,7 +86,7 @@ impl Run {
         Ok(())
     }
 
-    /// Names that were taken over are those of the place, and nobody asks for them once more. A server that has been killed meanwhile, or a
+    /// Names that were taken over are those of the place, and the volume asks for none of them once more. A server that has been killed meanwhile, or a
     /// place that fails, may have the volume ask again.
     pub(super) fn check_warmed(&self, warmed: &Warmed, names: &BTreeSet<Vec<u8>>, listed: usize, failures: &[String]) {
         let below = format!("{BELOW}{COLD}");

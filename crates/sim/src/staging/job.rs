@@ -65,7 +65,7 @@ pub(super) enum Ended {
     },
     Rounds(rounds::Ended),
     Looked(Box<Standing>),
-    /// What was taken over, the names that the volume has then, and how often it has asked for them once more.
+    /// Objects taken over, the names that the volume has then, and how often it has asked for them once more.
     Warmed {
         warmed: Warmed,
         names: BTreeSet<Vec<u8>>,

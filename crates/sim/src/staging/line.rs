@@ -1,7 +1,7 @@
 //! A line of bytes between two simulated processes: what one writes the other one reads, later and in pieces.
 //!
 //! Either end may go, with the process that has it or for want of a network: then the reader finds an end, perhaps in the middle of a message,
-//! and the writer is told. A line may be held: nothing comes through, and nobody is told, until it goes on.
+//! and the writer is told. A line may be held: nothing comes through until it goes on, and neither end is told.
 
 use aze_io::Io;
 use aze_io::sync::Mutex;
@@ -59,12 +59,12 @@ impl Line {
         Reader { line: self.clone(), io }
     }
 
-    /// Puts bytes in, whoever has its ends.
+    /// Puts bytes in, without an end.
     pub fn put(&self, bytes: &[u8]) {
         self.change(|flow| flow.bytes.extend(bytes));
     }
 
-    /// Cuts it: of what is under way so many bytes arrive at most.
+    /// Cuts it: so many of the bytes under way arrive at most.
     pub fn cut(&self, arrive_max: usize) {
         self.change(|flow| {
             flow.bytes.truncate(arrive_max);
@@ -72,7 +72,7 @@ impl Line {
         });
     }
 
-    /// Holds what is under way, or lets it go on.
+    /// Holds the bytes under way, or lets them go on.
     pub fn hold(&self, is_held: bool) {
         self.change(|flow| flow.is_held = is_held);
     }

@@ -82,7 +82,7 @@ impl Life {
         let (input, output) = (input.reader(io), output.writer());
         let process: Arc<dyn worker::Process> = Arc::new(self);
         if let Err(trouble) = serve(&process, input, Box::new(output)) {
-            // Nobody may read it.
+            // The command may have closed it.
             let _ = errors.write_all(trouble.text.as_bytes());
         }
     }

@@ -88,7 +88,7 @@ pub enum Missing {
     OwnNames,
     /// The times of files stand still when others change their bytes.
     ChangeTimes,
-    /// What is read back comes from the page cache of the node that reads, if that has the file.
+    /// Bytes that are read back come from the page cache of the node that reads, if that has the file.
     ReadFromStorage,
     /// Rounds are not broken off.
     BreakingOff,

@@ -1,6 +1,6 @@
 //! A worker of a stage: copies parts of files, and reads them back, for the command on another node.
 //!
-//! It opens files that exist, and makes, renames and removes none. It ends with its input, whatever it is doing.
+//! It opens files that exist, and makes, renames and removes none. It ends with its input, also in the middle of a task.
 
 use super::message::{self, FORM, Order, Said, Task};
 use crate::Watch;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How often it says that it is there.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Tasks at the same time, at most, whatever it is told.
+/// Tasks at the same time, at most, however many the command asks for.
 pub const JOBS_MAX: u16 = 256;
 
 /// The process that a worker is.
@@ -33,7 +33,7 @@ pub trait Process: Send + Sync {
     /// # Errors
     /// The volume cannot be reached.
     fn open(&self, volume: Option<&str>, path: &[u8]) -> Outcome<Spot>;
-    /// Ends it at once, whatever its threads are at. One that is simulated goes on for some steps, which must do no harm either.
+    /// Ends it at once, in the middle of its tasks. One that is simulated goes on for some steps, which must do no harm either.
     fn die(&self, exit: Exit);
 }
 
@@ -49,7 +49,7 @@ struct Worker {
 /// Does what the command says in `input`, and tells what came of it in `output`. Ends with `input`.
 ///
 /// # Errors
-/// What is said there is none of this version, or cannot be read.
+/// The input is none of this version, or cannot be read.
 pub fn serve(process: &Arc<dyn Process>, input: impl Read, output: Box<dyn Write + Send>) -> Outcome<Exit> {
     let mut input = BufReader::new(input);
     let failed = |error: &std::io::Error| Trouble::local("read what to do from standard input", error);
@@ -86,7 +86,7 @@ pub fn serve(process: &Arc<dyn Process>, input: impl Read, output: Box<dyn Write
         return Err(trouble);
     }
     if worker.at_work.load(Ordering::Relaxed) > 0 {
-        // The command is gone, or has given this node up: what is half done has a name that is removed.
+        // The command is gone, or has given this node up: unfinished copies have names that are removed.
         worker.is_over.store(true, Ordering::Relaxed);
         process.die(Exit::Done);
     }
@@ -126,7 +126,7 @@ fn begin(line: &[u8], process: &dyn Process) -> Result<(Spot, Spot, usize), (boo
     Ok((from, to, order.jobs.clamp(1, JOBS_MAX.into())))
 }
 
-/// Writes what is to be said, line by line. If the command does not read it any more, the process ends.
+/// Writes the words line by line. If the command does not read it any more, the process ends.
 fn tell(mut output: Box<dyn Write + Send>, words: &Receiver<Said>, process: &dyn Process) {
     while let Some(said) = words.recv() {
         if output.write_all(&message::line(&said)).and_then(|()| output.flush()).is_err() {

@@ -1,5 +1,5 @@
-//! Page caches of the machines that have the place mounted. They are close-to-open: who has written a file sees what it wrote, and others see
-//! what has arrived at the storage, by a sync or by chance.
+//! Page caches of the machines that have the place mounted. They are close-to-open: who has written a file sees its own writes, and others see
+//! those that have arrived at the storage, by a sync or by chance.
 
 use super::{Missing, Node, Place, PlaceSource, State, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ impl State {
         node.cache = cache;
     }
 
-    /// What a sync by a program on a machine makes durable: of pages of another machine only what has arrived.
+    /// A program on a machine syncs a file: of pages of another machine it makes those durable that have arrived.
     pub(super) fn sync_on(&mut self, inode: u64, system: usize) {
         let node = self.nodes.get_mut(&inode).expect("it is there");
         match &node.cache {
@@ -89,7 +89,7 @@ impl Place {
         Place { system, ..self.clone() }
     }
 
-    /// A machine is lost with its memory: what it has written and not synced is, too.
+    /// A machine is lost with its memory, and with writes that it has not synced.
     pub fn lose_machine(&self, system: usize) {
         let now_ns = self.now_ns();
         let state = &mut *self.state.lock();
