@@ -111,6 +111,9 @@ enum Phase {
     Lost(String),
 }
 
+/// A worker that runs: its launcher's process, and the lines that it is to read.
+type Running = (Box<dyn Launched>, Sender<Vec<u8>>);
+
 struct Member {
     share: Share,
     phase: Phase,
@@ -134,7 +137,7 @@ impl Team {
     }
 
     /// Starts a worker on a node, and gives it its order.
-    fn run(&self, at: usize, start: u64, order: &Order) -> Outcome<(Box<dyn Launched>, Sender<Vec<u8>>)> {
+    fn run(&self, at: usize, start: u64, order: &Order) -> Outcome<Running> {
         let Started { input, output, errors, launched } = self.launcher.start(at)?;
         let (lines, to_write) = queue(self.jobs + 1);
         let _ = lines.try_send(message::line(order));
