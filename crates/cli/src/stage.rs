@@ -7,6 +7,7 @@ mod nodes;
 mod priority;
 mod release;
 pub(crate) mod rounds;
+mod share;
 mod warm;
 mod worker;
 

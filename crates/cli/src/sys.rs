@@ -55,6 +55,64 @@ pub fn processor_time(pid: u32) -> io::Result<Duration> {
     }
 }
 
+/// Time that a processor has worked for the calling thread.
+///
+/// # Errors
+/// What the system said.
+pub fn thread_time() -> io::Result<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for the answer.
+    done(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) })?;
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// Time of the cores on which this process may run, since the machine started, without what its host took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoresTime {
+    /// How many they are.
+    pub count: u32,
+    /// All of it.
+    pub all: Duration,
+    /// What they worked.
+    pub busy: Duration,
+}
+
+/// How the cores on which this process may run were used: proc_stat(5), sched_getaffinity(2).
+///
+/// # Errors
+/// The system does not say.
+pub fn cores_time() -> io::Result<CoresTime> {
+    // SAFETY: a set of cores is a plain array of bits, for which zero is a valid value.
+    let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cores` is as long as is said. It fails where the machine has more cores than fit.
+    done(unsafe { libc::sched_getaffinity(0, size_of_val(&cores), &mut cores) })?;
+    // SAFETY: CPU_ISSET looks within the set only for numbers below CPU_SETSIZE.
+    let is_ours = |core: usize| core < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(core, &cores) };
+    // SAFETY: takes no pointer.
+    let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    let time = times_of(&std::fs::read_to_string("/proc/stat")?, is_ours, ticks_per_s);
+    Some(time).filter(|time| time.count > 0).ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// Sums up the lines of cores of /proc/stat: user, nice, system, idle, iowait, irq, softirq; what follows are times of the host and of
+/// guests, which are in the first two.
+fn times_of(stat: &str, is_ours: impl Fn(usize) -> bool, ticks_per_s: u64) -> CoresTime {
+    let (mut count, mut all, mut idle) = (0, 0, 0);
+    for line in stat.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let core = words.next().and_then(|word| word.strip_prefix("cpu")).and_then(|number| number.parse().ok());
+        if !core.is_some_and(&is_ours) {
+            continue;
+        }
+        let times: Vec<u64> = words.take(7).map_while(|word| word.parse().ok()).collect();
+        count += 1;
+        all += times.iter().sum::<u64>();
+        idle += times.iter().skip(3).take(2).sum::<u64>();
+    }
+    let time = |ticks: u64| Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_s);
+    CoresTime { count, all: time(all), busy: time(all.saturating_sub(idle)) }
+}
+
 /// Whether a program of this name is in one of the directories of PATH.
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -361,6 +419,26 @@ mod tests {
     use super::*;
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn times_of_cores_are_those_of_ours_without_idle_and_the_host() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 20 30 400 50 6 7 1000 50 9\ncpu1 1 2 3 4 5 6 7 8 9 10\n\
+                    cpu12 1 0 0 0 0 0 0\nintr 5 5\nctxt 7\n";
+        let time = |is_ours: &dyn Fn(usize) -> bool| times_of(stat, is_ours, 100);
+        let ms = Duration::from_millis;
+        assert_eq!(time(&|core| core == 0), CoresTime { count: 1, all: ms(6130), busy: ms(1630) });
+        assert_eq!(time(&|core| core != 0), CoresTime { count: 2, all: ms(290), busy: ms(200) });
+        assert_eq!(time(&|_| false).count, 0);
+    }
+
+    #[test]
+    fn the_system_tells_how_busy_the_cores_are() {
+        let (before, worked) = (cores_time().unwrap(), thread_time().unwrap());
+        while thread_time().unwrap() < worked + Duration::from_millis(50) {}
+        let after = cores_time().unwrap();
+        assert!(after.count > 0 && after.count as usize == std::thread::available_parallelism().unwrap().get());
+        assert!(after.busy > before.busy && after.all - before.all >= after.busy - before.busy);
+    }
 
     #[test]
     fn the_wait_for_pipes_ends_with_the_last_reader() {

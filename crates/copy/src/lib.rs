@@ -45,4 +45,6 @@ pub trait Watch: Send + Sync {
     /// What was done up to here is on the device, and what comes next is another file: a moment at which the simulation may end the
     /// process.
     fn step(&self) {}
+    /// A thread comes by between two pieces of its work, none longer than a chunk. It may be held up while others need the cores.
+    fn turn(&self) {}
 }

@@ -591,6 +591,7 @@ impl<'a> Stage<'a> {
                         other.lock().push((from.clone(), to.clone()));
                     }
                 }
+                this.watch.turn();
             }
         };
         threads::together(this.order.jobs.min(doubtful.len()), work);
@@ -807,6 +808,7 @@ impl<'a> Stage<'a> {
                         return;
                     }
                 }
+                self.watch.turn();
             }
         };
         threads::together(self.order.jobs.min(done.len()), work);

@@ -91,14 +91,14 @@ fn work(plan: &Plan, jobs: &Receiver<Job>) {
             Job::Part { transfer, part } => transfer.copy_part(part, plan, &mut blocks),
             Job::Link { .. } if plan.watch.is_over() => {}
             Job::Link { from, to } => {
-                if let Some(proof) = &plan.proof {
-                    tell(plan, proof.link(&from, &to), &from, &to);
-                    continue;
-                }
-                let copied = from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target));
+                let copied = match &plan.proof {
+                    Some(proof) => proof.link(&from, &to),
+                    None => from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target)),
+                };
                 tell(plan, copied, &from, &to);
             }
         }
+        plan.watch.turn();
     }
 }
 

@@ -4,6 +4,7 @@
 //! thread that is started for it, and by those that it starts; the last round before the end of a job still has the command's
 //! priority (docs/decisions/0115-a-stage-beside-programs-has-the-lowest-priority.md).
 
+use super::share::Beside;
 use crate::exit::{Outcome, Trouble};
 use crate::sys;
 use aze_copy::Watch;
@@ -35,9 +36,13 @@ pub fn during<T: Send>(priority: Priority, work: impl FnOnce() -> T + Send) -> O
     }
 }
 
-/// Stages with a priority.
+/// Stages with a priority; with the low one, threads rest while programs fill the cores.
 pub fn stage(priority: Priority, order: &Order, watch: &Arc<dyn Watch>) -> Outcome<Report> {
-    during(priority, || aze_copy::stage::stage(order, watch))?
+    let watch = match priority {
+        Priority::Same => watch.clone(),
+        Priority::Low => Beside::new(watch.clone()),
+    };
+    during(priority, || aze_copy::stage::stage(order, &watch))?
 }
 
 #[cfg(test)]

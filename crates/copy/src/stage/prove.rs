@@ -376,6 +376,7 @@ impl Began {
                 ends.sink.begin_to_store(offset..offset + expected as u64);
             }
             offset += expected as u64;
+            watch.turn();
         }
         Ok(())
     }
@@ -458,6 +459,7 @@ pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watc
                 sums.lock().chunks.insert(chunk, hash);
             }
             watch.copied(count as u64);
+            watch.turn();
         }
         Ok(())
     };
