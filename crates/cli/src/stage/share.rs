@@ -31,9 +31,8 @@ thread_local! {
     static WORKED: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Hands on all that is heard, and has threads rest.
-pub struct Beside {
-    watch: Arc<dyn Watch>,
+/// The cores of this node, as the threads of a stage share them with programs.
+pub struct Cores {
     use_of_cores: Mutex<UseOfCores>,
     are_full: AtomicBool,
     debt: Mutex<Debt>,
@@ -83,13 +82,34 @@ impl Debt {
     }
 }
 
-impl Beside {
-    /// Where the system does not tell how busy its cores are, nobody rests.
-    pub fn new(watch: Arc<dyn Watch>) -> Arc<dyn Watch> {
-        let Some(use_of_cores) = UseOfCores::now() else { return watch };
+impl Cores {
+    /// `None` where the system does not tell how busy its cores are: nobody rests there.
+    pub fn watch() -> Option<Cores> {
+        let use_of_cores = UseOfCores::now()?;
         let debt = Debt { owed: Duration::ZERO, at: use_of_cores.at };
-        let (use_of_cores, debt) = (Mutex::new(use_of_cores), Mutex::new(debt));
-        Arc::new(Beside { watch, use_of_cores, are_full: AtomicBool::new(false), debt })
+        Some(Cores { use_of_cores: Mutex::new(use_of_cores), are_full: AtomicBool::new(false), debt: Mutex::new(debt) })
+    }
+
+    /// Holds the calling thread up while all have worked more than their part of full cores, but not once `is_over`.
+    pub fn turn(&self, is_over: &dyn Fn() -> bool) {
+        let Ok(worked) = sys::thread_time() else { return };
+        let before = WORKED.replace(Some(worked)).unwrap_or(worked);
+        let began = Instant::now();
+        let mut more = worked.saturating_sub(before);
+        loop {
+            let cores = self.look();
+            let mut debt = self.debt.lock();
+            let owed = debt.note(std::mem::take(&mut more), Instant::now(), cores);
+            if !self.are_full.load(Ordering::Relaxed) {
+                debt.owed = Duration::ZERO;
+                return;
+            }
+            drop(debt);
+            if owed.is_zero() || began.elapsed() >= RESTS_MAX || is_over() {
+                return;
+            }
+            std::thread::sleep((owed * PART / cores.max(1)).min(REST_MAX));
+        }
     }
 
     /// Judges how the cores were used since the last look, if that is long enough ago. Gives how many they are.
@@ -105,26 +125,25 @@ impl Beside {
     }
 }
 
+/// Hands on all that is heard, and has threads rest.
+pub struct Beside {
+    watch: Arc<dyn Watch>,
+    cores: Cores,
+}
+
+impl Beside {
+    /// Of a stage with the lowest priority.
+    pub fn new(watch: Arc<dyn Watch>) -> Arc<dyn Watch> {
+        match Cores::watch() {
+            Some(cores) => Arc::new(Beside { watch, cores }),
+            None => watch,
+        }
+    }
+}
+
 impl Watch for Beside {
     fn turn(&self) {
-        let Ok(worked) = sys::thread_time() else { return };
-        let before = WORKED.replace(Some(worked)).unwrap_or(worked);
-        let began = Instant::now();
-        let mut more = worked.saturating_sub(before);
-        loop {
-            let cores = self.look();
-            let mut debt = self.debt.lock();
-            let owed = debt.note(std::mem::take(&mut more), Instant::now(), cores);
-            if !self.are_full.load(Ordering::Relaxed) {
-                debt.owed = Duration::ZERO;
-                return;
-            }
-            drop(debt);
-            if owed.is_zero() || began.elapsed() >= RESTS_MAX || self.is_over() {
-                return;
-            }
-            std::thread::sleep((owed * PART / cores.max(1)).min(REST_MAX));
-        }
+        self.cores.turn(&|| self.is_over());
     }
 
     fn is_over(&self) -> bool {
@@ -167,59 +186,37 @@ mod tests {
 
     const HOUR: D = D::from_secs(3600);
 
-    struct Deaf {
-        is_over: bool,
-    }
-
-    impl Watch for Deaf {
-        fn is_over(&self) -> bool {
-            self.is_over
-        }
-
-        fn expect(&self, _: u64) {}
-
-        fn copied(&self, _: u64) {}
-
-        fn file(&self, _: &Spot, _: &Spot) {}
-
-        fn dir(&self) {}
-
-        fn lacks(&self, _: &Trouble) {}
-
-        fn failed(&self, _: &Trouble) {}
-    }
-
     /// Of a stage that judges the cores no more.
-    fn beside(are_full: bool, is_over: bool) -> Beside {
+    fn cores(are_full: bool) -> Cores {
         let (cores, at) = (sys::CoresTime { count: 2, all: D::ZERO, busy: D::ZERO }, Instant::now() + HOUR);
         let debt = Mutex::new(Debt { owed: D::ZERO, at: Instant::now() });
         let use_of_cores = Mutex::new(UseOfCores { at, cores, own: D::ZERO });
-        Beside { watch: Arc::new(Deaf { is_over }), use_of_cores, are_full: AtomicBool::new(are_full), debt }
+        Cores { use_of_cores, are_full: AtomicBool::new(are_full), debt }
     }
 
     /// How long a thread that has worked for 4 ms is held up.
-    fn rest_of(beside: &Beside) -> D {
-        beside.turn();
+    fn rest_of(cores: &Cores, is_over: bool) -> D {
+        cores.turn(&|| is_over);
         let worked = sys::thread_time().expect("a clock");
         while sys::thread_time().expect("a clock") < worked + D::from_millis(4) {}
         let came = Instant::now();
-        beside.turn();
+        cores.turn(&|| is_over);
         came.elapsed()
     }
 
     #[test]
     fn a_thread_rests_until_what_it_has_worked_is_its_part_of_full_cores() {
         // The part of the time that it works does not count for the work done in it.
-        assert!(rest_of(&beside(true, false)) >= D::from_millis(4) * PART / 2 * 9 / 10);
+        assert!(rest_of(&cores(true), false) >= D::from_millis(4) * PART / 2 * 9 / 10);
     }
 
     #[test]
     fn what_was_worked_on_idle_cores_or_when_the_stage_is_to_end_is_no_reason_to_rest() {
-        let idle = beside(false, false);
-        rest_of(&idle);
+        let idle = cores(false);
+        rest_of(&idle, false);
         assert_eq!(idle.debt.lock().owed, D::ZERO);
-        let over = beside(true, true);
-        rest_of(&over);
+        let over = cores(true);
+        rest_of(&over, true);
         assert!(over.debt.lock().owed > D::from_millis(3), "it did not wait for that");
     }
 

@@ -1,5 +1,6 @@
 //! `aze stage worker`: the process that copies and reads back for an 'aze stage' on another node. Room `copy` has its work.
 
+use super::share::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{Place, VolumePath};
 use crate::session::Sessions;
@@ -10,7 +11,7 @@ use aze_io::sync::Mutex;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Work for an 'aze stage' on another node, which starts this.
 ///
@@ -21,12 +22,16 @@ pub struct Args {}
 
 /// Runs the command.
 pub fn run(_: &Args) -> Outcome<Exit> {
-    let process: Arc<dyn Process> = Arc::new(Own(Mutex::default()));
+    let process: Arc<dyn Process> = Arc::new(Own { sessions: Mutex::default(), cores: OnceLock::new() });
     serve(&process, std::io::stdin(), Box::new(std::io::stdout()))
 }
 
 /// This process, with its connections to volumes.
-struct Own(Mutex<Sessions>);
+struct Own {
+    sessions: Mutex<Sessions>,
+    /// Of a worker with the lowest priority.
+    cores: OnceLock<Option<Cores>>,
+}
 
 impl Process for Own {
     fn system(&self) -> String {
@@ -36,7 +41,11 @@ impl Process for Own {
     }
 
     fn be_nice(&self, nice: i32) -> Outcome<()> {
-        sys::be_nice(nice).map_err(|error| Trouble::local("lower the priority", &error))
+        sys::be_nice(nice).map_err(|error| Trouble::local("lower the priority", &error))?;
+        if nice >= sys::NICE_LOWEST {
+            self.cores.get_or_init(Cores::watch);
+        }
+        Ok(())
     }
 
     fn open(&self, volume: Option<&str>, path: &[u8]) -> Outcome<Spot> {
@@ -44,10 +53,16 @@ impl Process for Own {
             Some(name) => Place::Volume(VolumePath { volume: Some(name.into()), path: path.to_vec() }),
             None => Place::Local(PathBuf::from(OsStr::from_bytes(path))),
         };
-        place.spot(&mut self.0.lock())
+        place.spot(&mut self.sessions.lock())
     }
 
     fn die(&self, exit: Exit) {
         std::process::exit(exit as i32);
+    }
+
+    fn turn(&self, is_over: &dyn Fn() -> bool) {
+        if let Some(Some(cores)) = self.cores.get() {
+            cores.turn(is_over);
+        }
     }
 }

@@ -35,10 +35,13 @@ pub trait Process: Send + Sync {
     fn open(&self, volume: Option<&str>, path: &[u8]) -> Outcome<Spot>;
     /// Ends it at once, in the middle of its tasks. One that is simulated goes on for some steps, which must do no harm either.
     fn die(&self, exit: Exit);
+    /// As [`Watch::turn`], until `is_over`.
+    fn turn(&self, _is_over: &dyn Fn() -> bool) {}
 }
 
 /// What the threads of a worker share.
 struct Worker {
+    process: Arc<dyn Process>,
     from: Spot,
     to: Spot,
     at_work: AtomicUsize,
@@ -70,7 +73,7 @@ pub fn serve(process: &Arc<dyn Process>, input: impl Read, output: Box<dyn Write
     };
     let _ = words.send(Said::Ready { form: FORM, system: process.system() });
     let (at_work, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let worker = Arc::new(Worker { from, to, at_work, is_over, words });
+    let worker = Arc::new(Worker { process: process.clone(), from, to, at_work, is_over, words });
     let (tasks, to_do) = queue(jobs);
     let to_do = Arc::new(to_do);
     for _ in 0..jobs {
@@ -199,4 +202,8 @@ impl Watch for Worker {
     fn lacks(&self, _: &Trouble) {}
 
     fn failed(&self, _: &Trouble) {}
+
+    fn turn(&self) {
+        self.process.turn(&|| self.is_over());
+    }
 }
