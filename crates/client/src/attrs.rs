@@ -116,6 +116,13 @@ impl Core {
         if inode.take_dirty() { self.report_time(who, inode).await.map(drop) } else { Ok(()) }
     }
 
+    /// What an open that ends could not report is owed to the home.
+    pub(crate) fn owe_unreported(&self, who: &Identity, inode: &Inode) {
+        if inode.take_dirty() {
+            self.owe(who, &inode.attr(), 0, Spread::default());
+        }
+    }
+
     /// Reports that a file was written; if that fails it stays unreported.
     async fn report_time(&self, who: &Identity, inode: &Inode) -> Result<Attr, Failure> {
         let until = self.patience();
@@ -209,6 +216,7 @@ impl Client {
             // The time that is set now takes the place of that of earlier writes, which must not
             // be reported after it.
             inode.take_dirty();
+            self.core.owe_no_time(ino);
         }
         let request = Request::SetAttr { ino, change: change.clone() };
         let reply = self.core.ask(who, Place::Home(ino), &request).await;

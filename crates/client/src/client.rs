@@ -8,6 +8,7 @@ use crate::inodes::Inodes;
 use crate::leases::Leases;
 use crate::locks::LockOwners;
 use crate::opened::Contents;
+use crate::owed::Owed;
 use crate::published::Entered;
 use crate::route::Routes;
 use crate::sync::Moves;
@@ -84,6 +85,7 @@ pub(crate) struct Core {
     pub(crate) dir_attrs: DirAttrs,
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
+    pub(crate) owed: Owed,
     pub(crate) leases: Leases,
     pub(crate) attributed: Attributed,
     pub(crate) lock_owners: LockOwners,
@@ -125,6 +127,7 @@ impl Core {
             dir_attrs,
             inodes,
             closes,
+            owed: Owed::default(),
             leases,
             attributed: Attributed::default(),
             lock_owners,
@@ -204,6 +207,8 @@ impl Client {
         let reports =
             core.inodes.all().into_iter().map(|inode| async move { core.flush(&inode.opener(), &inode).await });
         let reported: Result<Vec<()>, Failure> = join_all(reports).await.into_iter().collect();
+        // What a server cannot be told now is lost: the program has got an error.
+        let _ = core.io.timeout(END_SESSION_TIME_MAX.min(core.deadline), core.send_owed()).await;
         let talked = core.routes.read().talked_to();
         let nobody = Identity::default();
         let ends = talked.into_iter().map(|server| core.ask_server(&nobody, server, &Request::EndSession));

@@ -7,6 +7,7 @@ use crate::client::{Core, unexpected};
 use crate::file::File;
 use crate::flight::{FLIGHT_BYTES_MAX, NEAR_BYTES_MAX};
 use crate::inodes::ReportNow;
+use crate::owed::may_come_later;
 use crate::route::{Knowing, Place, Question};
 use crate::shared_read::take_shared;
 use aze_proto::fields::{Read, Write};
@@ -90,6 +91,12 @@ impl File {
         let spread = Spread::sparse(offset > attr.size);
         let reporting = OptionFuture::from(report_end.map(|end| self.report(&attr, end, spread)));
         let (written, reported) = join(self.write_spans(&attr, life, offset, data), reporting).await;
+        if let (Some(end), Some(Err(failure))) = (report_end, &reported)
+            && may_come_later(failure)
+        {
+            // Data may be where only this report lets others see them.
+            self.core.owe(&self.who, &attr, end, spread);
+        }
         written?;
         reported.transpose()?;
         self.inode.wrote(&attr, end);

@@ -319,6 +319,9 @@ impl File {
             return Ok(());
         }
         let flushed = if self.access.write { self.flush_for_close().await } else { Ok(()) };
+        if flushed.is_err() {
+            self.core.owe_unreported(&self.who, &self.inode);
+        }
         self.unlock_all_later();
         self.core.close_later(self.handle);
         flushed
@@ -333,7 +336,11 @@ impl Drop for File {
         if self.access.write && self.inode.is_dirty() {
             let (inode, who) = (self.inode.clone(), self.who.clone());
             // A caller that wanted to know whether this works has called `close`.
-            self.core.spawn(|core| async move { drop(core.flush(&who, &inode).await) });
+            self.core.spawn(|core| async move {
+                if core.flush(&who, &inode).await.is_err() {
+                    core.owe_unreported(&who, &inode);
+                }
+            });
         }
         self.unlock_all_later();
         self.core.close_later(self.handle);

@@ -28,6 +28,7 @@ mod list;
 mod locks;
 mod names;
 mod opened;
+mod owed;
 mod path;
 #[cfg(debug_assertions)]
 mod planted;

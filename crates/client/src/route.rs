@@ -189,10 +189,7 @@ impl Core {
                 let detail = format!("{}: {} has left the volume", question.request.name(), server.target);
                 return Err(Failure::new(Code::Unreachable, detail));
             }
-            // A change waits for the server of a volume that lasts: it may be a part of what other servers have done already.
-            let fails_at_once = !self.lasts || !question.request.is_change();
-            if fails_at_once
-                && self.has_ended(&routes.map, server.target.index)
+            if self.has_ended(&routes.map, server.target.index)
                 && !self.may_be_back(&routes, &server.target).await
             {
                 return Err(self.ended(&server.target).during(question.request.name()));
@@ -305,7 +302,7 @@ impl Core {
         if map.has_left(now.index) {
             self.caller.leave(now.index, map.epoch);
         } else if self.has_ended(&map, now.index) {
-            self.caller.ended(&now, &self.why_ended(now.index), !self.lasts);
+            self.caller.ended(&now, &self.why_ended(now.index), self.lasts);
         } else {
             return now.life != silent.life;
         }

@@ -168,10 +168,10 @@ impl Caller {
         self.core.leave(index, &Failure::refused(Refusal::MapStale { epoch }));
     }
 
-    /// The process of a server has ended, in the life that `target` names. Requests to it fail with `why`; changes
-    /// go on waiting, since its next life knows how they ended, but for `changes_too`: those that were sent have an unknown outcome then.
-    pub fn ended(&self, target: &Target, why: &str, changes_too: bool) {
-        self.core.ended(target, why, changes_too);
+    /// The process of a server has ended, in the life that `target` names. Requests to it fail with `why`. Changes that were sent
+    /// have an unknown outcome then; with `sent_wait` they go on waiting instead, since its next life knows how they ended.
+    pub fn ended(&self, target: &Target, why: &str, sent_wait: bool) {
+        self.core.ended(target, why, sent_wait);
     }
 
     /// Opens a connection to a server that may be asked soon. It stays open as any other.
@@ -281,6 +281,8 @@ impl Caller {
                 }
                 News::Answer(answer) => return answer,
                 News::Send => {}
+                News::Ended(failure) if history.sent == 0 => return Err(failure.during(ask.request.name())),
+                News::Ended(_) => {}
                 News::Broken(mut failure) => match self.now_at(&ask, ticket.as_ref(), &to, &failure) {
                     Some(now_at) => {
                         let now_ns = self.core.io.mono_ns();

@@ -30,6 +30,8 @@ pub(crate) enum News {
     Send,
     /// There will be no connection.
     Broken(Failure),
+    /// The process of the server has ended. One that was sent may go on waiting for the server's next life.
+    Ended(Failure),
     /// Its time is up.
     Deadline,
 }
@@ -76,9 +78,14 @@ impl Table {
 }
 
 impl Slot {
-    /// Tells the call, unless it has been told something final already.
+    /// Tells the call, unless it has been told something already that says more.
     fn tell(&mut self, news: News) -> Option<Waker> {
-        if matches!(self.news, None | Some(News::Send)) {
+        let is_more = match &self.news {
+            None | Some(News::Send) => true,
+            Some(News::Ended(_)) => !matches!(news, News::Send),
+            Some(_) => false,
+        };
+        if is_more {
             self.news = Some(news);
             return self.waker.take();
         }
@@ -166,11 +173,11 @@ impl Calls {
         });
     }
 
-    /// The process of `server` has ended: calls fail, changes with `changes_too` only.
-    pub(crate) fn ended(&self, server: ServerIndex, failure: &Failure, changes_too: bool) {
+    /// The process of `server` has ended: calls fail; with `sent_wait` changes are told, and those that were sent wait.
+    pub(crate) fn ended(&self, server: ServerIndex, failure: &Failure, sent_wait: bool) {
         self.tell_all(|slot| {
-            let concerned = slot.server == server && (changes_too || !slot.is_change);
-            concerned.then(|| slot.tell(News::Broken(failure.clone()))).flatten()
+            let news = if sent_wait && slot.is_change { News::Ended } else { News::Broken };
+            (slot.server == server).then(|| slot.tell(news(failure.clone()))).flatten()
         });
     }
 
@@ -339,20 +346,36 @@ mod tests {
         assert!(matches!(news(&waiting), Some(News::Broken(_))));
     }
 
-    /// Changes wait for a server of a volume in directories to come back; nothing else does.
+    /// Changes that were sent may wait for a server of a volume in directories to come back; nothing else does.
     #[test]
     fn the_end_of_a_server_ends_what_it_need_not_answer() {
         let why = Failure::from(Code::Unreachable);
-        for (changes_too, left) in [(false, 2), (true, 0)] {
+        for (sent_wait, told) in [(true, 2), (false, 0)] {
             let calls = Calls::default();
             let waiting: Vec<_> = [(5, false), (0, true), (5, true)]
                 .map(|(conn, is_change)| calls.begin(HERE, conn, is_change, 0, SECOND).unwrap().0)
                 .into();
-            calls.ended(THERE, &why, true);
+            calls.ended(THERE, &why, false);
             assert!(waiting.iter().all(|call| news(call).is_none()));
-            calls.ended(HERE, &why, changes_too);
-            assert_eq!(waiting.iter().filter(|call| news(call).is_none()).count(), left);
+            calls.ended(HERE, &why, sent_wait);
+            let heard: Vec<_> = waiting.iter().map(|call| news(call).expect("all are told")).collect();
+            assert_eq!(heard.iter().filter(|news| matches!(news, News::Ended(_))).count(), told);
+            assert_eq!(heard.iter().filter(|news| matches!(news, News::Broken(_))).count(), 3 - told);
         }
+    }
+
+    /// It is not lost in a later silence, and an answer that came before the end counts.
+    #[test]
+    fn the_end_of_a_server_is_told_unless_there_is_an_answer() {
+        let why = Failure::from(Code::Unreachable);
+        let calls = Calls::default();
+        let waiting = || calls.begin(HERE, 5, true, 0, 10 * SECOND).unwrap().0;
+        let (silent, answered) = (waiting(), waiting());
+        calls.ended(HERE, &why, true);
+        calls.sweep(2 * SECOND);
+        calls.answer(answered.number(), HERE, done(answered.number()));
+        assert!(matches!(news(&silent), Some(News::Ended(_))));
+        assert!(matches!(news(&answered), Some(News::Answer(Ok(_)))));
     }
 
     #[test]

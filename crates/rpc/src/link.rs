@@ -274,7 +274,7 @@ impl Core {
     }
 
     /// The process of a server has ended, in the life that `target` names: see [`crate::Caller::ended`].
-    pub(crate) fn ended(&self, target: &Target, why: &str, changes_too: bool) {
+    pub(crate) fn ended(&self, target: &Target, why: &str, sent_wait: bool) {
         // No call to its next life is entered meanwhile.
         let mut links = self.links.lock();
         let Some(link) = links.by_server.get_mut(&target.index).filter(|link| link.target.life == target.life) else {
@@ -282,7 +282,7 @@ impl Core {
         };
         link.last_error = why.to_owned();
         let failure = Failure::new(Code::Unreachable, format!("{target}: {why}"));
-        self.calls.ended(target.index, &failure, changes_too);
+        self.calls.ended(target.index, &failure, sent_wait);
     }
 
     /// Ends everything: calls in flight fail.

@@ -1,4 +1,5 @@
-//! A server has ended, the root's home among others: what needs it fails at once, and names in the root go on at the others.
+//! A server has ended, the root's home among others: what needs it fails at once, and names in the root go on at the others. What a client owes
+//! it comes to it when it is back.
 
 mod support;
 
@@ -7,9 +8,10 @@ use aze_proto::message::Durability;
 use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
-use aze_sim::cluster::Layout;
+use aze_sim::cluster::{CHUNK_BITS, Layout};
 use aze_sim::work::shared::new_file;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{ROOT, create, name, with_cluster, with_layout};
 
@@ -119,8 +121,7 @@ fn requests_under_way_hear_of_the_end() {
 /// A server of a volume in directories that comes back is used at once, by all clients.
 #[test]
 fn a_server_that_comes_back_is_used_at_once() {
-    let layout = Layout { durability: Some(Durability::Fsync), ..Layout::of(SERVERS) };
-    with_layout(layout, |cluster, client| async move {
+    with_layout(durable(), |cluster, client| async move {
         create(&client, Ino::ROOT, &name_at(&client, 2, "there").to_string()).await;
         let idle = cluster.connect(1).await.expect("it connects");
         end(&cluster, &client, 2).await;
@@ -136,6 +137,143 @@ fn a_server_that_comes_back_is_used_at_once() {
             // A connection is tried again after a pause of up to 50 ms.
             assert!(found.is_ok() && took <= AT_ONCE * 5, "{took:?}: {found:?}");
         }
+    });
+}
+
+fn durable() -> Layout {
+    Layout { durability: Some(Durability::Fsync), ..Layout::of(SERVERS) }
+}
+
+/// Changes on a volume in directories, too, and a server that is back does them.
+#[test]
+fn changes_that_need_a_server_that_has_ended_fail_at_once() {
+    with_layout(durable(), |cluster, client| async move {
+        let (there, far) = (name_at(&client, 2, "there"), name_at(&client, 1, "far"));
+        let file = create(&client, Ino::ROOT, &there.to_string()).await;
+        make(&client, &ROOT, &far).await.expect("a quiet cluster makes names");
+        let idle = cluster.connect(1).await.expect("it connects");
+        end(&cluster, &client, 2).await;
+        let fresh = cluster.connect(2).await.expect("it connects");
+        for client in [&client, &idle, &fresh] {
+            let began_ns = cluster.sim.now_ns();
+            let failed = [
+                make(client, &ROOT, &name_at(client, 2, "new")).await.map(drop),
+                client.unlink(&ROOT, Ino::ROOT, &there).await,
+                client.rename(&ROOT, Ino::ROOT, &far, Ino::ROOT, &name_at(client, 2, "to"), false).await,
+                client.truncate(&ROOT, file.ino(), 5, None).await.map(drop),
+                file.append(b"more").await.map(drop),
+            ];
+            let took = Duration::from_nanos(cluster.sim.now_ns() - began_ns);
+            assert!(took <= AT_ONCE * 5, "{took:?}");
+            for failure in failed.map(|done| done.expect_err("its server is away")) {
+                let names_it = failure.detail.contains("server 2 on");
+                assert!(failure.code == Code::Unreachable && names_it, "{failure}");
+            }
+            let failure = client.unlink(&ROOT, Ino::ROOT, &there).await.expect_err("its server is away");
+            assert!(failure.detail.contains("aze restart --server 2"), "{failure}");
+        }
+        cluster.bring_back(2).await.expect("it comes back");
+        for (client, prefix) in [(&client, "a"), (&idle, "b"), (&fresh, "c")] {
+            let name = name_at(client, 2, prefix);
+            make(client, &ROOT, &name).await.expect("it is back");
+            client.unlink(&ROOT, Ino::ROOT, &name).await.expect("it is back");
+        }
+        client.rename(&ROOT, Ino::ROOT, &far, Ino::ROOT, &there, false).await.expect("no name is held");
+    });
+}
+
+/// A change that has been sent when its server ends waits for it, and is done once; one that could not be sent fails, and is not done.
+#[test]
+fn changes_under_way_end_as_their_server_says_when_it_is_back() {
+    with_layout(durable(), |cluster, client| async move {
+        client.status().await;
+        let killed = Arc::new(AtomicBool::new(false));
+        let tasks: Vec<_> = (0..40)
+            .map(|number| {
+                let (client, killed) = (client.clone(), killed.clone());
+                cluster.on_client(0, async move {
+                    let mut made = Vec::new();
+                    while !killed.load(Ordering::Relaxed) {
+                        let name = name_at(&client, 2, &format!("n{number}x{}x", made.len()));
+                        let done = make(&client, &ROOT, &name).await;
+                        made.push((name, done));
+                    }
+                    made
+                })
+            })
+            .collect();
+        cluster.sim.sleep(Duration::from_millis(10)).await;
+        killed.store(true, Ordering::Relaxed);
+        cluster.kill_server(2, false);
+        cluster.sim.sleep(Duration::from_secs(2)).await;
+        let began_ns = cluster.sim.now_ns();
+        let late = name_at(&client, 2, "late");
+        let failed = make(&client, &ROOT, &late).await.expect_err("its server is away");
+        assert!(failed.code == Code::Unreachable && cluster.sim.now_ns() - began_ns < 1_000_000_000, "{failed}");
+        cluster.bring_back(2).await.expect("it comes back");
+        let mut all = vec![(late, Err(failed))];
+        let mut all_done = 0;
+        for task in tasks {
+            let made = task.await.expect("the client lives");
+            all_done += made.iter().filter(|(_, done)| done.is_ok()).count();
+            all.extend(made);
+        }
+        for (name, done) in all {
+            let found = client.lookup(&ROOT, Ino::ROOT, &name).await.map(|attr| attr.ino);
+            match done {
+                Ok(ino) => assert_eq!(found, Ok(ino), "{name}"),
+                Err(failure) => {
+                    assert_eq!(failure.code, Code::Unreachable, "{name}: {failure}");
+                    assert_eq!(found.map_err(|failure| failure.code), Err(Code::NotFound), "{name}");
+                }
+            }
+        }
+        assert!(all_done > 0, "some were under way");
+    });
+}
+
+/// A file of three chunks with room for a fourth at other servers than its home, which has ended.
+async fn file_without_home(cluster: &Arc<Cluster>, client: &Arc<Client>) -> Arc<aze_client::File> {
+    let file = create(client, Ino::ROOT, &name_at(client, 2, "file").to_string()).await;
+    file.write(0, &vec![1; 3 << CHUNK_BITS]).await.expect("all servers live");
+    end(cluster, client, 2).await;
+    file
+}
+
+/// The data are at a server that lives, and the home learns of them when it is back.
+#[test]
+fn a_length_that_could_not_be_told_is_told_when_the_server_is_back() {
+    with_layout(durable(), |cluster, client| async move {
+        let file = file_without_home(&cluster, &client).await;
+        let failure = file.write(3 << CHUNK_BITS, b"four").await.expect_err("its home is away");
+        assert!(failure.detail.contains("aze restart --server 2"), "{failure}");
+        let ino = file.ino();
+        file.close().await.expect("nothing is unreported");
+        cluster.sim.sleep(Duration::from_secs(60)).await;
+        cluster.bring_back(2).await.expect("it comes back");
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        let other = cluster.connect(1).await.expect("it connects");
+        assert_eq!(other.getattr(&ROOT, ino).await.map(|attr| attr.size), Ok((3 << CHUNK_BITS) + 4));
+    });
+}
+
+/// A write has been acknowledged, and its time not told when its file's server ends: a close says so, and the time is told later.
+#[test]
+fn a_time_that_a_close_could_not_tell_is_told_when_the_server_is_back() {
+    with_layout(durable(), |cluster, client| async move {
+        let file = create(&client, Ino::ROOT, &name_at(&client, 2, "file").to_string()).await;
+        let ino = file.ino();
+        file.write(0, &vec![1; 3 << CHUNK_BITS]).await.expect("all servers live");
+        file.write(1 << CHUNK_BITS, b"again").await.expect("all servers live");
+        let before = cluster.connect(1).await.expect("it connects");
+        let told = before.getattr(&ROOT, ino).await.expect("it is there").mtime;
+        end(&cluster, &client, 2).await;
+        assert_eq!(file.close().await.map_err(|failure| failure.code), Err(Code::Unreachable));
+        cluster.sim.sleep(Duration::from_secs(60)).await;
+        cluster.bring_back(2).await.expect("it comes back");
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        let after = before.getattr(&ROOT, ino).await.expect("it is there").mtime;
+        assert!(after > told, "{after:?} {told:?}");
     });
 }
 
@@ -176,8 +314,7 @@ fn names_in_the_root_go_on_without_its_home() {
 /// The home of a volume in directories learns what happened meanwhile.
 #[test]
 fn the_home_of_the_root_learns_of_names_that_were_made_without_it() {
-    let layout = Layout { durability: Some(Durability::Fsync), ..Layout::of(SERVERS) };
-    with_layout(layout, |cluster, client| async move {
+    with_layout(durable(), |cluster, client| async move {
         the_root_goes_on(cluster.clone(), client.clone()).await;
         cluster.bring_back(0).await.expect("it comes back");
         let attr = client.getattr(&ROOT, Ino::ROOT).await.expect("its home is back");

@@ -402,7 +402,7 @@ impl Server {
                 && let Some(target) = Target::of(&map, index)
             {
                 // In memory it comes back with nothing.
-                self.peers.ended(&target, "its process has ended", true);
+                self.peers.ended(&target, "its process has ended", false);
             }
             if before.session != now.session {
                 self.peers.disconnect(index);
