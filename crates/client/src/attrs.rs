@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::inodes::Inode;
 use crate::leases::Lease;
 use crate::route::{Knowing, Place};
-use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Reply, Request, Spread};
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Reply, Request, Spread, Stub};
 use std::time::Duration;
 
 impl Core {
@@ -97,13 +97,19 @@ impl Core {
     /// The root while its home has ended, for the kernel, which looks at its rights before everything that it does below: mode and owner are
     /// those of the root. No living server knows counts and times: 1 link and zeros.
     async fn root_by_its_rights(&self, who: &Identity) -> Result<Attr, Failure> {
+        let stub = self.rights_of_root(who).await?;
+        Ok(self.dir_attrs.of_rights(&stub, self.routes.read().map.shards()))
+    }
+
+    /// The rights of the root, of another server than its home: each has been told of every change.
+    pub(crate) async fn rights_of_root(&self, who: &Identity) -> Result<Stub, Failure> {
         let routes = self.routes.read().clone();
         let request = Request::RootRights;
         let home = routes.map.home_of(Ino::ROOT).unwrap_or_default();
         let mut failure = Failure::new(Code::Unreachable, format!("{}: no server to ask", request.name()));
         for other in self.others(&routes, home) {
             match self.ask_server(who, other.index, &request).await {
-                Ok(Reply::StubGranted { stub }) => return Ok(self.dir_attrs.of_rights(&stub, routes.map.shards())),
+                Ok(Reply::StubGranted { stub }) => return Ok(stub),
                 Ok(reply) => return Err(unexpected(&request, &reply)),
                 Err(other) => failure = other,
             }

@@ -4,6 +4,7 @@
 //! whether it has any: where a client may believe them, it answers itself that there are none. Directories are asked
 //! for, since servers give no lease of them.
 
+use crate::attrs::is_silence;
 use crate::client::{Client, Core, unexpected};
 use crate::leases::Lease;
 use crate::route::Place;
@@ -133,6 +134,14 @@ impl Core {
         };
         Ok((!has_xattrs).then_some(kind))
     }
+
+    /// An access control list of the root, whose home does not answer with more than a failure. Other attributes only the home has.
+    async fn acl_of_root(&self, who: &Identity, name: &[u8], failure: Failure) -> Result<Vec<u8>, Failure> {
+        let Ok(XattrSpace::Acl { default }) = XattrSpace::of(name) else { return Err(failure) };
+        let stub = self.rights_of_root(who).await.map_err(|_| failure)?;
+        let list = if default { stub.default_acl } else { stub.acl };
+        list.map(|list| list.0).ok_or_else(|| absent(name))
+    }
 }
 
 /// Whether `who` is told of an inode that has no extended attributes at all that it has not this one: its home decides
@@ -159,9 +168,11 @@ impl Client {
             return Err(absent(name));
         }
         let request = Request::GetXattr { ino, name: Blob(name.to_vec()) };
-        match self.core.ask(who, Place::Home(ino), &request).await? {
-            Reply::Xattr { value } => Ok(value.0),
-            other => Err(unexpected(&request, &other)),
+        match self.core.ask(who, Place::Home(ino), &request).await {
+            Ok(Reply::Xattr { value }) => Ok(value.0),
+            Ok(other) => Err(unexpected(&request, &other)),
+            Err(failure) if ino == Ino::ROOT && is_silence(&failure) => self.core.acl_of_root(who, name, failure).await,
+            Err(failure) => Err(failure),
         }
     }
 

@@ -178,12 +178,13 @@ impl Server {
         }
         if rules.to == To::Keeper && self.slot() != self.map().keeper {
             let map = self.map();
-            if work.header.map_epoch != map.epoch && !map.servers.is_empty() {
-                // One of both has not heard of the keeper's end yet.
-                return Admission::known(Err(Failure::refused(Refusal::MapStale { epoch: map.epoch })));
-            }
             let detail = format!("{} does not keep the map: server {} does", self.who(), map.keeper);
-            return Admission::known(Err(Failure::new(Code::Invalid, detail)));
+            let failure = match map.servers.is_empty() {
+                true => Failure::new(Code::Invalid, detail),
+                // One of both has not heard of the next keeper, or had not when the question was sent: it is asked again.
+                false => Failure::refused(Refusal::MapStale { epoch: map.epoch }).during(detail),
+            };
+            return Admission::known(Err(failure));
         }
         if let Some(failure) = self.failure_for(request) {
             return Admission::known(Err(failure));

@@ -98,6 +98,8 @@ pub enum Sabotage {
     HearOldKeepers,
     /// A server comes back alone as if its process had never ended.
     KeepOldLife,
+    /// Two servers that come back at the same time wait for each other to confirm that.
+    AwaitComing,
     /// A file that is being released is opened for writing and changed all the same.
     SkipFreeze,
     /// The server does not note which opens are for writing.

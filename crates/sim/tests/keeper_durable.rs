@@ -5,7 +5,7 @@ mod many;
 mod support;
 
 use aze_client::Client;
-use aze_io::sim::Link;
+use aze_io::sim::{Faults, Link, Sim};
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex, SlotIndex};
@@ -116,6 +116,56 @@ fn two_that_died_at_once_come_back_one_by_one() {
             assert_eq!(rename(&client, dir, &old, &new).await, Ok(()));
         });
     }
+}
+
+/// Whether two servers come back that were put into the map before either had its answer: another one is slow to confirm, and then the answers
+/// are lost. Most seeds lose other messages besides.
+fn two_come_back_at_once(seed: u64, switches: Switches) -> Result<Duration, String> {
+    let sim = Sim::new(seed, Faults::default());
+    // Servers 0 to 2 decide.
+    let cluster = Cluster::new(sim.clone(), layout(6, switches));
+    let took = sim.block_on(async {
+        cluster.start().await.expect("a quiet cluster starts");
+        let client = cluster.connect(0).await.expect("a client of a quiet cluster connects");
+        client.status().await;
+        let [slow, first, second] = [[5, 3, 4], [3, 4, 5], [4, 5, 3]][seed as usize % 3];
+        cluster.kill_server(first, false);
+        cluster.kill_server(second, false);
+        cluster.sim.set_link("s0", &format!("s{slow}"), Link::Down);
+        if seed >= 3 {
+            let (loss_ppm, duplicate_ppm) = (20_000, 20_000);
+            cluster.sim.set_faults(Faults { loss_ppm, duplicate_ppm, ..Faults::default() });
+        }
+        let began_ns = cluster.sim.now_ns();
+        let heals = async {
+            cluster.sim.sleep(Duration::from_secs(2)).await;
+            cluster.sim.heal();
+            // The first answers to both are lost: they ask again, and by then the map has both.
+            for server in [first, second] {
+                cluster.sim.set_link("s0", &format!("s{server}"), Link::Down);
+            }
+            cluster.sim.sleep(Duration::from_millis(1500)).await;
+            cluster.sim.heal();
+        };
+        let back = join(join(cluster.bring_back(first), cluster.bring_back(second)), heals).await.0;
+        match back {
+            (Ok(()), Ok(())) => Ok(Duration::from_nanos(cluster.sim.now_ns() - began_ns)),
+            failed => Err(format!("seed {seed}: {failed:?}")),
+        }
+    });
+    cluster.end();
+    took
+}
+
+/// Neither waits for the other one to confirm that it is back.
+#[test]
+fn two_that_come_back_at_once_do_not_wait_for_each_other() {
+    for seed in 0..number("AZE_SIM_SEEDS", 24) {
+        let took = two_come_back_at_once(seed, Switches::default());
+        assert!(took.as_ref().is_ok_and(|took| *took < Duration::from_secs(40)), "seed {seed}: {took:?}");
+    }
+    let waited = two_come_back_at_once(0, Switches::without(Sabotage::AwaitComing));
+    assert!(waited.is_err(), "it is noticed: {waited:?}");
 }
 
 fn cut_off(cluster: &Cluster, server: &str, others: &[&str]) {

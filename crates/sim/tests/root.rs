@@ -5,7 +5,7 @@ mod support;
 
 use aze_client::Client;
 use aze_proto::message::Durability;
-use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex};
+use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex, XattrHow};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
@@ -354,6 +354,35 @@ fn rights_of_the_root_are_known_everywhere() {
             assert_eq!(enters_after(cluster, client, modes).await, entered, "{modes:?}");
         });
     }
+}
+
+/// Access control lists of the root are rights; other attributes of it only its home has.
+#[test]
+fn lists_of_the_root_are_known_without_its_home() {
+    with_cluster(SERVERS, |cluster, client| async move {
+        // Version 2; the owner, user 7, the owning group, the mask, and others, each with a tag, rights and a number.
+        let entries = [(1u16, 7u16, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+        let mut list = 2u32.to_le_bytes().to_vec();
+        for (tag, rights, number) in entries {
+            list.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(number.to_le_bytes()));
+        }
+        let (access, default) = (&b"system.posix_acl_access"[..], &b"system.posix_acl_default"[..]);
+        client.set_xattr(&ROOT, Ino::ROOT, access, &list, XattrHow::Any).await.expect("a proper list");
+        let there = client.get_xattr(&ROOT, Ino::ROOT, access).await.expect("it was set");
+        end(&cluster, &client, 0).await;
+        let fresh = cluster.connect(2).await.expect("it connects");
+        for client in [client, fresh] {
+            assert_eq!(client.get_xattr(&ROOT, Ino::ROOT, access).await, Ok(there.clone()));
+            let failed = |failure: Failure| failure.code;
+            let code = client.get_xattr(&ROOT, Ino::ROOT, default).await.map_err(failed);
+            assert_eq!(code, Err(Code::NoAttribute));
+            let code = client.get_xattr(&ROOT, Ino::ROOT, b"user.any").await.map_err(failed);
+            assert_eq!(code, Err(Code::Unreachable));
+            let changed = client.set_xattr(&ROOT, Ino::ROOT, access, &list, XattrHow::Any).await;
+            assert_eq!(changed.map_err(failed), Err(Code::Unreachable));
+            make(&client, &OTHER, &name_at(&client, 1, &format!("n{}x", cluster.sim.now_ns()))).await.expect("the list lets him");
+        }
+    });
 }
 
 #[test]

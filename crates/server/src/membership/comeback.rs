@@ -411,12 +411,15 @@ impl Server {
     pub(super) fn admit_life(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Attempt<Output> {
         let server = self.clone();
         then(async move {
+            let coming = server.keeper.begins_to_admit(info.session);
             // The namespace epoch of the answer is then not older than any that other servers know.
             server.hear_all().await?;
             let raising = server.keeper.raising().await;
             server.put_life(slot, info).await?;
             drop(raising);
             server.confirmed_by_all(slot).await?;
+            // Who finds it coming from here on has no newer map than that of the answer.
+            drop(coming);
             Ok(Reply::Map { map: (*server.map()).clone() })
         })
     }
@@ -450,7 +453,8 @@ impl Server {
     }
 
     /// Waits until every server that has not ended has the newest map, and serves no request of earlier lives; all but
-    /// this one and `but`, which comes back.
+    /// this one and `but`, which comes back. Another one that comes back serves nothing before it has the map of its answer, which this one
+    /// is yet to give.
     async fn confirmed_by_all(self: &Arc<Self>, but: ServerIndex) -> Result<(), Failure> {
         let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
         let others = self.living().into_iter().filter(|other| *other != but && *other != self.slot());
@@ -461,7 +465,7 @@ impl Server {
                     Ok(_) => return Ok(()),
                     Err(failure) => failure,
                 };
-                if self.map().is_gone(other) || self.is_stopping() {
+                if self.map().is_gone(other) || self.is_coming(other) || self.is_stopping() {
                     return Ok(());
                 }
                 if self.io.mono_ns() >= give_up_ns {
@@ -475,6 +479,12 @@ impl Server {
         join_all(confirmed).await.into_iter().collect::<Result<(), Failure>>()?;
         self.until_retired().await;
         Ok(())
+    }
+
+    /// Whether a server comes back in the life that the map has, and waits here for its answer.
+    fn is_coming(&self, server: ServerIndex) -> bool {
+        let session = self.map().server(server).map(|info| info.session);
+        !self.config.switches.is(Sabotage::AwaitComing) && session.is_some_and(|session| self.keeper.admits(session))
     }
 
     /// Refuses what an earlier life of another server has sent, from now on.

@@ -6,6 +6,7 @@ use aze_proto::{Failure, NamespaceEpoch, ServerIndex, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// How long a token may be kept: longer than any request may take, so that one whose holder died
 /// comes back and one in use does not.
@@ -42,6 +43,8 @@ pub(crate) struct Keeper {
     must_hear: Mutex<bool>,
     /// Servers that leave, and when the keeper was last told so.
     leaving: Mutex<BTreeMap<ServerIndex, u64>>,
+    /// Processes of servers that come back and wait for their answers, each as often as it has asked.
+    coming: Arc<Mutex<Vec<SessionId>>>,
 }
 
 /// What only the keeper before knew, as far as servers have said it.
@@ -53,6 +56,20 @@ pub(crate) struct HeardOf {
     pub(crate) epoch: NamespaceEpoch,
     /// The transactions that have the token, and their servers.
     pub(crate) tokens: Vec<(TxId, Option<Living>)>,
+}
+
+/// A process that comes back and waits for its answer.
+pub(crate) struct Coming {
+    all: Arc<Mutex<Vec<SessionId>>>,
+    session: SessionId,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        let at = all.iter().position(|other| *other == self.session);
+        at.map(|at| all.swap_remove(at));
+    }
 }
 
 /// Raises that failed because a server did not confirm them.
@@ -126,6 +143,7 @@ impl Keeper {
             hearing: AsyncMutex::default(),
             must_hear: Mutex::default(),
             leaving: Mutex::default(),
+            coming: Arc::default(),
         }
     }
 
@@ -222,6 +240,17 @@ impl Keeper {
     /// Whether a server leaves, so that it gets no slot.
     pub(crate) fn is_leaving(&self, server: ServerIndex, now_ns: u64) -> bool {
         self.leaving.lock().get(&server).is_some_and(|told_ns| now_ns < told_ns + LEAVING_NS_MAX)
+    }
+
+    /// A process of a server comes back, and waits for its answer until what this gives is dropped.
+    pub(crate) fn begins_to_admit(&self, session: SessionId) -> Coming {
+        self.coming.lock().push(session);
+        Coming { all: self.coming.clone(), session }
+    }
+
+    /// Whether this process comes back and waits for its answer.
+    pub(crate) fn admits(&self, session: SessionId) -> bool {
+        self.coming.lock().contains(&session)
     }
 
     /// Waits for the turn to raise the namespace epoch; gives the last one.
