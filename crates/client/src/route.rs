@@ -189,9 +189,7 @@ impl Core {
                 let detail = format!("{}: {} has left the volume", question.request.name(), server.target);
                 return Err(Failure::new(Code::Unreachable, detail));
             }
-            if self.has_ended(&routes.map, server.target.index)
-                && !self.may_be_back(&routes, &server.target).await
-            {
+            if self.has_ended(&routes.map, server.target.index) && !self.may_be_back(&routes, &server.target).await {
                 return Err(self.ended(&server.target).during(question.request.name()));
             }
             #[cfg(debug_assertions)]

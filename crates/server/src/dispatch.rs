@@ -179,11 +179,9 @@ impl Server {
         if rules.to == To::Keeper && self.slot() != self.map().keeper {
             let map = self.map();
             let detail = format!("{} does not keep the map: server {} does", self.who(), map.keeper);
-            let failure = match map.servers.is_empty() {
-                true => Failure::new(Code::Invalid, detail),
-                // One of both has not heard of the next keeper, or had not when the question was sent: it is asked again.
-                false => Failure::refused(Refusal::MapStale { epoch: map.epoch }).during(detail),
-            };
+            // One of both has not heard of the next keeper, or had not when the question was sent, or this server comes back and has no
+            // map yet: it is asked again.
+            let failure = Failure::refused(Refusal::MapStale { epoch: map.epoch }).during(detail);
             return Admission::known(Err(failure));
         }
         if let Some(failure) = self.failure_for(request) {

@@ -380,7 +380,9 @@ fn lists_of_the_root_are_known_without_its_home() {
             assert_eq!(code, Err(Code::Unreachable));
             let changed = client.set_xattr(&ROOT, Ino::ROOT, access, &list, XattrHow::Any).await;
             assert_eq!(changed.map_err(failed), Err(Code::Unreachable));
-            make(&client, &OTHER, &name_at(&client, 1, &format!("n{}x", cluster.sim.now_ns()))).await.expect("the list lets him");
+            make(&client, &OTHER, &name_at(&client, 1, &format!("n{}x", cluster.sim.now_ns())))
+                .await
+                .expect("the list lets him");
         }
     });
 }
