@@ -109,10 +109,10 @@ mod tests {
             let mut believes = Vec::new();
             for round in 1..=ROUNDS {
                 let mut value = [0];
-                let record = reader.find(0, 1, &[1], &mut value).expect("nobody writes");
+                let record = reader.read().find(0, 1, &[1], &mut value).expect("nobody writes");
                 start.wait();
                 claims.claim(1, round);
-                believes.push(reader.is_unchanged(&record));
+                believes.push(reader.read().is_unchanged(&record));
                 end.wait();
             }
             let seen = changer.join().expect("it ends");

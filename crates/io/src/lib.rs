@@ -31,6 +31,7 @@ use published::SharedWords;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -258,6 +259,11 @@ pub trait Connection: Send + Sync {
 pub trait Process: Send + Sync {
     /// Whether it has ended: it runs no instruction any more, and holds no connection.
     fn has_ended(&self) -> bool;
+
+    /// The descriptor by which the system tells of its end (pidfd_open(2)); none in the simulation.
+    fn descriptor(&self) -> Option<&OwnedFd> {
+        None
+    }
 }
 
 /// Bytes that may wait in one connection's send queue. A peer that reads so slowly that more

@@ -43,7 +43,7 @@ wire_id! {
 }
 impl Prefix {
     /// Bits of a prefix: 65,536 servers with 64 shards each can be told apart.
-    pub const BITS: u32 = 22;
+    pub const BITS: u32 = aze_index::PREFIX_BITS;
 
     /// The first prefix of a shard among `shards` (a power of two).
     pub fn first_of(shard: ShardId, shards: u32) -> Prefix {
@@ -133,9 +133,9 @@ impl Ino {
     /// The bit of what was imported from the volume's backing, above the counter.
     const BACKED: u64 = 1 << Ino::COUNTER_BITS;
     /// The bit of a private directory, above that.
-    const PRIVATE: u64 = 1 << (Ino::COUNTER_BITS + 1);
+    const PRIVATE: u64 = aze_index::PRIVATE;
     /// Where the life begins.
-    const LIFE_BIT: u32 = Ino::COUNTER_BITS + 2;
+    const LIFE_BIT: u32 = aze_index::PREFIX_SHIFT - Ino::LIFE_BITS;
     /// Bits of the life: 64 lives of one slot.
     pub const LIFE_BITS: u32 = 6;
 

@@ -123,17 +123,12 @@ pub struct NameHash(u64);
 
 impl NameHash {
     /// Bits of the hash: a cookie plus the two for `.` and `..` stays positive in a signed offset.
-    pub const BITS: u32 = 62;
+    pub const BITS: u32 = aze_index::HASH_BITS;
 
     /// The hash of `name` in directory `parent`: XXH3 with the parent as seed. In a private directory the prefix is the
     /// directory's own instead, so that all its names are beside it.
     pub fn of(parent: Ino, name: &Name) -> NameHash {
-        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), parent.0) >> (64 - Self::BITS);
-        if !parent.is_private_directory() {
-            return NameHash(hash);
-        }
-        const BELOW: u32 = NameHash::BITS - Prefix::BITS;
-        NameHash(u64::from(parent.prefix().0) << BELOW | hash & ((1 << BELOW) - 1))
+        NameHash(aze_index::hash_of(parent.0, name.as_bytes()))
     }
 
     /// Its high bits: the place of the entry, and of the inode that is made with it.

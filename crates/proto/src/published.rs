@@ -1,48 +1,19 @@
 //! What the words of a published index mean: a server's files as clients of its node may read them without a
 //! request.
 //!
-//! Three kinds of records. An *entry* says which regular file a name leads to; an *inode* has the
-//! attributes of a regular file; a *directory* has a number that no other state of any directory had
-//! before, and is there only while names in it may be looked up. *Counters* say of every name, of any
-//! kind, that it is there or held: where there are none the name does not exist. Everything that the words
-//! say may have been written by another process: impossible values are no record.
+//! Where each word stands says room `index`. Everything that the words say may have been written by another process:
+//! impossible values are no record.
 
 use crate::attr::{Attr, FileKind, Spread};
 use crate::ids::{Generation, Ino, MapEpoch, Prefix, Time};
 use crate::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
 use crate::name::Name;
 use crate::place::Layout;
-
-/// Words of key and value of the records of each table, in the order of the constants below.
-pub const SHAPES: [(usize, usize); 3] = [(ENTRY_KEY_WORDS, 1), (1, INODE_VALUE_WORDS), (1, DIRECTORY_VALUE_WORDS)];
-
-/// The table of entries.
-pub const ENTRIES: usize = 0;
-/// The table of inodes.
-pub const INODES: usize = 1;
-/// The table of directories.
-pub const DIRECTORIES: usize = 2;
-
-/// Note: the server's map epoch; 0 while clients must not read here.
-pub const NOTE_MAP_EPOCH: usize = 0;
-/// Note: the server's namespace epoch.
-pub const NOTE_NAMESPACE_EPOCH: usize = 1;
-/// Note: the time of the last removal of a name.
-pub const NOTE_REMOVED: usize = 2;
-/// Note: the period of claims: a client that goes on believing a record read here claims it for this period.
-pub const NOTE_PERIOD: usize = 3;
-
-/// Longest name of an entry's record, in bytes; longer ones are asked for.
-pub const NAME_BYTES_MAX: usize = 39;
-
-/// Words of an entry's key: the directory, and the name with its length.
-pub const ENTRY_KEY_WORDS: usize = 1 + (NAME_BYTES_MAX + 1) / 8;
-
-/// Words of an inode's value.
-pub const INODE_VALUE_WORDS: usize = 10;
-
-/// Words of a directory's value: the number, and one that is kept free.
-pub const DIRECTORY_VALUE_WORDS: usize = 2;
+use aze_index::parts;
+pub use aze_index::{
+    DIRECTORIES, ENTRIES, ENTRY_KEY_WORDS, INODE_VALUE_WORDS, INODES, NAME_BYTES_MAX, NOTE_MAP_EPOCH,
+    NOTE_NAMESPACE_EPOCH, NOTE_PERIOD, NOTE_REMOVED, SHAPES,
+};
 
 /// Counters for each file that has a place, as a power of two: so few names share one, also where
 /// there are several times as many names as places.
@@ -74,23 +45,11 @@ pub fn counter_bits(file_bits: u32) -> u32 {
 
 /// The key of an entry's record; `None` if its name is too long for one.
 pub fn entry_key(parent: Ino, name: &Name) -> Option<[u64; ENTRY_KEY_WORDS]> {
-    let bytes = name.as_bytes();
-    let mut padded = [0; NAME_BYTES_MAX + 1];
-    padded[0] = u8::try_from(bytes.len()).ok()?;
-    padded.get_mut(1..=bytes.len())?.copy_from_slice(bytes);
-    let mut key = [parent.0; ENTRY_KEY_WORDS];
-    for (word, part) in key[1..].iter_mut().zip(padded.chunks_exact(8)) {
-        *word = part.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    }
-    Some(key)
+    aze_index::entry_key(parent.0, name.as_bytes())
 }
 
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
-}
-
-fn parts(word: u64) -> (u32, u32) {
-    (word as u32, (word >> 32) as u32)
 }
 
 /// Where the bits of a file's spread stand, above its chunk bits.
@@ -121,7 +80,7 @@ pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
         btime.0,
         pair(generation.0, born.0),
         pair(layout.first.0, bits),
-        0,
+        attr.blocks(),
     ])
 }
 

@@ -4,7 +4,7 @@
 
 use crate::Target;
 use crate::calls::News;
-use crate::link::{Channel, Core, NowAt, OnEnd, OnFar};
+use crate::link::{Channel, Core, NowAt, OnEnd, OnFar, OnLinksChanged, SeenElsewhere};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::defects::vitally;
 use aze_io::logical::LogicalClock;
@@ -161,6 +161,16 @@ impl Caller {
         let _ = self.core.now_at.set(now_at);
     }
 
+    /// Has `tell` called whenever a connection stands from now on or has ended, before calls over it fail. The first call counts.
+    pub fn on_links_changed(&self, tell: Box<OnLinksChanged>) {
+        let _ = self.core.on_links_changed.set(tell);
+    }
+
+    /// Asks `seen` before each request for a time that is to count as seen. The first call counts.
+    pub fn sees_elsewhere(&self, seen: Box<SeenElsewhere>) {
+        let _ = self.core.seen_elsewhere.set(seen);
+    }
+
     /// A server has left the volume, and the map of this epoch says so. Changes in shards that are under way there go on,
     /// under their numbers, at the servers that have the shards now and know how they ended, if they have ended. Everything
     /// else is refused as by a server that knows this map.
@@ -190,7 +200,7 @@ impl Caller {
 
     /// The largest time seen in any reply: no change asked for from now on is dated before it.
     pub fn seen_time(&self) -> Time {
-        Time(self.core.seen_time.load(Ordering::Relaxed))
+        self.core.latest_time()
     }
 
     /// Moves the clock on, for times learnt elsewhere.

@@ -36,10 +36,12 @@ pub(crate) struct Core {
     pub(crate) config: CallerConfig,
     pub(crate) calls: Calls,
     pub(crate) seen_time: AtomicU64,
+    pub(crate) seen_elsewhere: OnceLock<Box<SeenElsewhere>>,
     pub(crate) reconnects: AtomicU64,
     links: Mutex<Links>,
     pub(crate) on_end: OnceLock<Box<OnEnd>>,
     pub(crate) on_unreachable: OnceLock<Box<OnEnd>>,
+    pub(crate) on_links_changed: OnceLock<Box<OnLinksChanged>>,
     pub(crate) now_at: OnceLock<Box<NowAt>>,
     pub(crate) on_far: Mutex<Option<Box<OnFar>>>,
 }
@@ -49,6 +51,12 @@ pub type NowAt = dyn Fn(ShardId) -> Option<Target> + Send + Sync;
 
 /// Is told of a server whose process has ended, or that cannot be connected to.
 pub type OnEnd = dyn Fn(&Target) + Send + Sync;
+
+/// Gives the largest time that others have seen for whom this process asks.
+pub type SeenElsewhere = dyn Fn() -> Time + Send + Sync;
+
+/// Is told that a connection stands, or that one does not any more.
+pub type OnLinksChanged = dyn Fn() + Send + Sync;
 
 /// Is told, once, that a server is far away.
 pub type OnFar = dyn FnOnce() + Send;
@@ -140,6 +148,11 @@ impl Channel {
         self.conn.is_held()
     }
 
+    /// See [`Connection::process`].
+    pub(crate) fn process(&self) -> Option<Arc<dyn Process>> {
+        self.conn.process()
+    }
+
     /// How many frames have come so far.
     pub(crate) fn frames_heard(&self) -> u64 {
         self.handler.frames_heard.load(Ordering::Relaxed)
@@ -152,7 +165,21 @@ impl Core {
         let (on_end, on_far) = (OnceLock::new(), Mutex::default());
         let (on_unreachable, now_at) = (OnceLock::new(), OnceLock::new());
         let (seen_time, reconnects) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Core { io, config, calls, seen_time, reconnects, links, on_end, on_unreachable, now_at, on_far })
+        let (seen_elsewhere, on_links_changed) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Core {
+            io,
+            config,
+            calls,
+            seen_time,
+            seen_elsewhere,
+            reconnects,
+            links,
+            on_end,
+            on_unreachable,
+            on_links_changed,
+            now_at,
+            on_far,
+        })
     }
 
     /// Moves the hybrid clock.
@@ -160,6 +187,17 @@ impl Core {
         if time.0 > self.seen_time.load(Ordering::Relaxed) {
             self.seen_time.fetch_max(time.0, Ordering::Relaxed);
         }
+    }
+
+    /// The largest time seen, here and by those for whom this process asks.
+    pub(crate) fn latest_time(&self) -> Time {
+        let elsewhere = self.seen_elsewhere.get().map_or(0, |seen| seen().0);
+        Time(self.seen_time.load(Ordering::Relaxed).max(elsewhere))
+    }
+
+    /// A connection stands from now on, or does not any more.
+    fn links_changed(&self) {
+        self.on_links_changed.get().inspect(|told| told());
     }
 
     /// Enters a call; gives the connection to send it over, or else has one opened, which the
@@ -258,6 +296,7 @@ impl Core {
         link.state = State::Opening;
         link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         drop(links);
+        self.links_changed();
         channel.conn.close();
         self.spawn_opener(index);
     }
@@ -270,11 +309,13 @@ impl Core {
         {
             channel.conn.close();
         }
+        self.links_changed();
         self.calls.broken(Some(index), failure);
     }
 
     /// The process of a server has ended, in the life that `target` names: see [`crate::Caller::ended`].
     pub(crate) fn ended(&self, target: &Target, why: &str, sent_wait: bool) {
+        self.links_changed();
         // No call to its next life is entered meanwhile.
         let mut links = self.links.lock();
         let Some(link) = links.by_server.get_mut(&target.index).filter(|link| link.target.life == target.life) else {
@@ -291,6 +332,7 @@ impl Core {
         links.closed = true;
         let all = std::mem::take(&mut links.by_server);
         drop(links);
+        self.links_changed();
         for link in all.into_values() {
             if let State::Up(channel) = link.state {
                 channel.conn.close();
@@ -347,6 +389,7 @@ impl Core {
             link.last_error.clear();
             link.down_since_ns = None;
         }
+        self.links_changed();
         self.calls.connected(index, id, self.io.mono_ns());
         true
     }
@@ -393,6 +436,7 @@ impl Core {
         link.state = State::Opening;
         link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         drop(links);
+        self.links_changed();
         self.reconnects.fetch_add(1, Ordering::Relaxed);
         self.spawn_opener(index);
     }

@@ -7,18 +7,12 @@
 use crate::Target;
 use crate::caller::Caller;
 use crate::link::Channel;
-use aze_io::published::{Reader, Seen, Shape};
-use aze_proto::published::{
-    DIRECTORIES, DIRECTORY_VALUE_WORDS, ENTRIES, INODE_VALUE_WORDS, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH,
-    NOTE_PERIOD, NOTE_REMOVED, SHAPES, entry_key, inode_attr,
-};
-use aze_proto::{Attr, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Time};
+use aze_index::Named as Words;
+use aze_io::published::Reader;
+use aze_proto::published::{NOTE_PERIOD, inode_attr};
+use aze_proto::{Attr, Ino, MapEpoch, Name, NamespaceEpoch, Time};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// The tables of a published index.
-pub fn shapes() -> [Shape; SHAPES.len()] {
-    SHAPES.map(|(key_words, value_words)| Shape { key_words, value_words })
-}
 
 /// A server's published index.
 pub struct PublishedIndex {
@@ -34,6 +28,13 @@ pub struct Known {
     pub namespace_epoch: Option<NamespaceEpoch>,
     /// The asker goes on believing the answer: the server is to know.
     pub believes: bool,
+}
+
+impl Known {
+    fn words(self) -> aze_index::Known {
+        let namespace_epoch = self.namespace_epoch.map(|epoch| epoch.0);
+        aze_index::Known { map_epoch: u64::from(self.map_epoch.0), namespace_epoch }
+    }
 }
 
 /// What a name led to.
@@ -69,55 +70,46 @@ impl PublishedIndex {
         self.channel.published()
     }
 
-    /// Whether the words that were read of an inode are valid.
-    fn counts(&self, reader: &Reader, known: Known, ino: Ino, seen: &[Seen]) -> bool {
-        if known.believes {
-            // Before the last look, so that a later change finds the claim.
-            let Some(claims) = self.channel.claims() else { return false };
-            claims.claim(ino.0, reader.note(NOTE_PERIOD));
-        }
-        let map_epoch = reader.note(NOTE_MAP_EPOCH);
-        let in_step = map_epoch != 0
-            && map_epoch <= u64::from(known.map_epoch.0)
-            && known.namespace_epoch.is_none_or(|epoch| reader.note(NOTE_NAMESPACE_EPOCH) <= epoch.0);
-        in_step && seen.iter().all(|seen| reader.is_unchanged(seen)) && self.channel.is_held()
+    /// For other processes of this user on this node that are to read it: the memory file, and by what the end of the server's
+    /// process is known at once (pidfd_open(2)). `None` where the system cannot tell, and in the simulation.
+    pub fn files(&self) -> Option<(OwnedFd, OwnedFd)> {
+        let (memory, process) = (self.reader()?.file()?, self.channel.process()?);
+        let files = (memory.try_clone().ok()?, process.descriptor()?.try_clone().ok()?);
+        // If it lives still then it has lived all the time, and its number was not given to another process.
+        self.channel.is_held().then_some(files)
     }
 
-    fn read_inode(reader: &Reader, ino: Ino) -> Option<(Seen, Attr)> {
-        let mut value = [0; INODE_VALUE_WORDS];
-        let seen = reader.find(INODES, ino.0, &[ino.0], &mut value)?;
-        Some((seen, inode_attr(ino, &value)?))
+    /// Notes before the last look that an inode's attributes will be believed, so that a later change finds the claim; false if it
+    /// cannot be noted.
+    fn claim(&self, index: &aze_index::Reader<'_>, known: Known, ino: u64) -> bool {
+        if !known.believes {
+            return true;
+        }
+        let Some(claims) = self.channel.claims() else { return false };
+        claims.claim(ino, index.note(NOTE_PERIOD));
+        true
     }
 
     /// The attributes of a regular file that lives on the server.
     pub fn inode(&self, ino: Ino, known: Known) -> Option<Attr> {
-        let reader = self.reader()?;
-        let (seen, attr) = Self::read_inode(reader, ino)?;
-        self.counts(reader, known, ino, &[seen]).then_some(attr)
+        let index = self.reader()?.read();
+        let (seen, value) = index.inode(ino.0)?;
+        let attr = inode_attr(ino, &value)?;
+        let counts =
+            self.claim(&index, known, ino.0) && index.counts(known.words(), &[seen], || self.channel.is_held());
+        counts.then_some(attr)
     }
 
     /// What a name leads to; `None` if nothing is to be said even of the directory.
     pub fn lookup(&self, parent: Ino, name: &Name, known: Known) -> Option<Found> {
-        let reader = self.reader()?;
-        let mut state = [0; DIRECTORY_VALUE_WORDS];
-        let directory = reader.find(DIRECTORIES, parent.0, &[parent.0], &mut state)?;
-        let hash = NameHash::of(parent, name).get();
-        let read = || {
-            let (key, mut ino) = (entry_key(parent, name)?, [0]);
-            let entry = reader.find(ENTRIES, hash, &key, &mut ino)?;
-            let (inode, attr) = Self::read_inode(reader, Ino(ino[0]))?;
-            // All three were there when the last one was read.
-            self.counts(reader, known, Ino(ino[0]), &[directory, entry, inode]).then_some(attr)
+        let index = self.reader()?.read();
+        let claim = |ino| self.claim(&index, known, ino);
+        let found = index.lookup(parent.0, name.as_bytes(), known.words(), claim, |_| self.channel.is_held())?;
+        let named = match found.named {
+            Words::File(ino, value) => inode_attr(Ino(ino), &value).map_or(Named::Unknown, Named::File),
+            Words::Nothing(time) => Named::Nothing(Time(time)),
+            Words::Unknown => Named::Unknown,
         };
-        // The directory was as it is when there was nothing of this name in it.
-        // A name that is not there is asked for every time: its absence is not cached.
-        let asks = Known { believes: false, ..known };
-        let is_missing = || reader.has_none(hash) && self.counts(reader, asks, parent, &[directory]);
-        let named = match read() {
-            Some(attr) => Named::File(attr),
-            None if is_missing() => Named::Nothing(Time(reader.note(NOTE_REMOVED))),
-            None => Named::Unknown,
-        };
-        Some(Found { directory: state[0], named })
+        Some(Found { directory: found.directory, named })
     }
 }

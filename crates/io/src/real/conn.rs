@@ -88,6 +88,10 @@ impl Process for Watched {
     fn has_ended(&self) -> bool {
         sys::has_ended(&self.0)
     }
+
+    fn descriptor(&self) -> Option<&OwnedFd> {
+        Some(&self.0)
+    }
 }
 
 /// Makes a connection of a connected nonblocking socket, without a handler yet.

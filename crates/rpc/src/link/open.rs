@@ -4,7 +4,7 @@ use super::handler::{LinkHandler, Phase};
 use super::{Channel, Core};
 use crate::caller::CallerConfig;
 use crate::handshake::{Greeting, seal_step};
-use crate::{HANDSHAKE_TIME_MAX, Target, published};
+use crate::{HANDSHAKE_TIME_MAX, Target};
 use aze_io::published::Reader;
 use aze_io::sync::Mutex;
 use aze_io::{Addr, Io, NetError, Transport};
@@ -115,7 +115,7 @@ impl Core {
         self.connected_within(Duration::from_nanos(self.io.mono_ns() - began_ns));
         match answered {
             Some(Ok(Ok(key_out))) => {
-                let published = conn.offered().and_then(|words| Reader::open(words, &published::shapes()));
+                let published = conn.offered().and_then(|words| Reader::open(words, &aze_proto::published::SHAPES));
                 let claims = conn.claims();
                 Ok(Channel { conn, key_out, handler, published, claims })
             }

@@ -17,8 +17,8 @@ const PUBLISHED_BYTES_MAX: usize = 1 << 30;
 struct Shared {
     region: Region,
     words: usize,
-    /// The writer's.
-    file: Option<OwnedFd>,
+    /// To be handed on to readers.
+    file: OwnedFd,
 }
 
 impl Words for Shared {
@@ -27,7 +27,7 @@ impl Words for Shared {
     }
 
     fn file(&self) -> Option<&OwnedFd> {
-        self.file.as_ref()
+        Some(&self.file)
     }
 }
 
@@ -35,12 +35,12 @@ impl Words for Shared {
 pub(in super::super) fn share(words: usize) -> Option<SharedWords> {
     let bytes = words.checked_mul(8).filter(|bytes| *bytes <= PUBLISHED_BYTES_MAX)?;
     let (region, file) = Region::create_for_readers(c"aze-slate", bytes).ok()?;
-    Some(SharedWords(Arc::new(Shared { region, words, file: Some(file) })))
+    Some(SharedWords(Arc::new(Shared { region, words, file })))
 }
 
 /// Maps what a writer has handed on, to be read.
-pub(super) fn open(file: &OwnedFd) -> Result<SharedWords> {
-    let region = Region::open_to_read(file, PUBLISHED_BYTES_MAX)?;
+pub(super) fn open(file: OwnedFd) -> Result<SharedWords> {
+    let region = Region::open_to_read(&file, PUBLISHED_BYTES_MAX)?;
     let words = region.bytes() / 8;
-    Ok(SharedWords(Arc::new(Shared { region, words, file: None })))
+    Ok(SharedWords(Arc::new(Shared { region, words, file })))
 }

@@ -391,7 +391,7 @@ fn a_published_index_and_shared_payloads_come_with_one_connection() {
     let published =
         published::Reader::open(conn.offered().expect("it was offered"), &shapes).expect("it is a published index");
     let mut value = [0];
-    assert!(published.find(0, 7, &[7], &mut value).is_some());
+    assert!(published.read().find(0, 7, &[7], &mut value).is_some());
     assert_eq!(value, [8]);
     let frame = place.ask(&conn, &reader, SHARE_BYTES_MIN);
     assert!(frame.shared.is_some() && contents(&frame) == place.expected(SHARE_BYTES_MIN));

@@ -361,9 +361,9 @@ fn a_published_index_is_read_through_shared_memory_while_the_server_is_there() {
     let conn = connect(Addr::Shm(path));
     let reader = Reader::open(conn.offered().expect("it was offered"), &SHAPES).expect("it is of this shape");
     let mut value = [0; 2];
-    assert!(reader.find(0, 7, &[7], &mut value).is_none());
+    assert!(reader.read().find(0, 7, &[7], &mut value).is_none());
     writer.put(0, 7, &[7], &[8, 9]);
-    assert!(reader.find(0, 7, &[7], &mut value).is_some() && conn.is_held());
+    assert!(reader.read().find(0, 7, &[7], &mut value).is_some() && conn.is_held());
     assert_eq!(value, [8, 9]);
     drop(listener);
     server.runtime.shutdown();

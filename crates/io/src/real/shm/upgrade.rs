@@ -120,7 +120,7 @@ pub(in super::super) async fn open(reactor: &Arc<Reactor>, socket: &OwnedFd) -> 
     let mut next = |kind: u32| if answer.files & kind != 0 { fds.next() } else { None };
     // A published index that cannot be read is not missed: everything can be asked for. But the server shares data
     // without asking.
-    let published = next(PUBLISHED).and_then(|file| shared::open(&file).ok());
+    let published = next(PUBLISHED).and_then(|file| shared::open(file).ok());
     let shared = next(SHARED).map(|file| Region::open_to_read(&file, usize::MAX)).transpose()?;
     if answer.ring_bytes as usize != RING_BYTES {
         return Err(Error::new(ErrorKind::Unsupported, "the server has rings of another size"));

@@ -7,7 +7,7 @@
 
 use crate::sabotage::{Sabotage, Switches};
 use aze_io::Io;
-use aze_io::published::{Shape, Writer, words_needed};
+use aze_io::published::{Writer, words_needed};
 use aze_io::sync::Mutex;
 use aze_meta::{Applied, EntryKey, Op};
 use aze_proto::published::{
@@ -58,12 +58,11 @@ impl PublishedIndex {
         if bytes == 0 {
             return PublishedIndex(None);
         }
-        let shapes = SHAPES.map(|(key_words, value_words)| Shape { key_words, value_words });
         // A bucket has four records.
         let [files, ..] = file_bits(bytes);
         let (bits, counters) = (file_bits(bytes).map(|bits| bits.saturating_sub(2)), counter_bits(files));
-        let written = io.share(words_needed(&shapes, &bits, counters)).map(|memory| Written {
-            writer: Arc::new(Writer::begin(memory, &shapes, &bits, counters)),
+        let written = io.share(words_needed(&SHAPES, &bits, counters)).map(|memory| Written {
+            writer: Arc::new(Writer::begin(memory, &SHAPES, &bits, counters)),
             // No client takes a number of another server, or of one that was here before, for one of this.
             states: AtomicU64::new(io.random_u64()),
             reading: Mutex::new(Reading::Goes),
