@@ -11,6 +11,7 @@ use crate::opened::Contents;
 use crate::owed::Owed;
 use crate::published::Entered;
 use crate::route::Routes;
+use crate::share::Subscribed;
 use crate::sync::Moves;
 use crate::volume::LastSpace;
 use crate::xattr::Attributed;
@@ -92,6 +93,7 @@ pub(crate) struct Core {
     pub(crate) flight: Flight,
     pub(crate) entered: Entered,
     pub(crate) contents: Arc<Contents>,
+    pub(crate) subscribed: Subscribed,
     /// What the volume promises.
     pub(crate) durability: Durability,
     /// See [`Config::lasts`].
@@ -111,7 +113,9 @@ impl Core {
         let names_since = AtomicU32::new(map.epoch.starts());
         let contents = Arc::new(Contents::new(map.shards()));
         let routes = RwLock::new(Arc::new(Routes::new(map)));
-        let (dirs, inodes, closes) = (DirCache::default(), Inodes::new(contents.clone()), Closes::default());
+        let subscribed = Subscribed::default();
+        let inodes = Inodes::new(contents.clone(), subscribed.clone());
+        let (dirs, closes) = (DirCache::default(), Closes::default());
         let (dir_attrs, leases) = (DirAttrs::default(), Leases::default());
         let (flight, lock_owners, entered) = (Flight::default(), LockOwners::default(), Entered::default());
         let next_handle = AtomicU64::new(1);
@@ -134,6 +138,7 @@ impl Core {
             flight,
             entered,
             contents,
+            subscribed,
             durability,
             lasts: config.lasts,
             seen_to_end: Mutex::default(),

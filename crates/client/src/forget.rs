@@ -10,12 +10,13 @@ impl Client {
     /// Forgets all that this client would believe without asking. For a caller that has caught a panic of one of its operations:
     /// servers may have answered, and the answer is noted nowhere.
     pub fn forget_what_it_believes(&self) {
-        let Core { dirs, dir_attrs, entered, attributed, contents, leases, moves, .. } = &*self.core;
+        let Core { dirs, dir_attrs, entered, attributed, contents, leases, moves, subscribed, .. } = &*self.core;
         dirs.forget_all();
         dir_attrs.forget_all();
         entered.forget_all();
         attributed.forget_all();
         contents.forget_all();
+        subscribed.servers_changed();
         leases.void_all();
         // It may have given a name without counting it: the next sync asks all servers.
         moves.count();

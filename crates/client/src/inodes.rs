@@ -5,6 +5,7 @@
 //! another.
 
 use crate::opened::{Contents, version};
+use crate::share::Subscribed;
 use aze_io::sync::Mutex;
 use aze_proto::{Attr, Generation, Identity, Ino, Time};
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ const CLEAR_AT_MIN: usize = 64;
 pub(crate) struct Inodes {
     table: Mutex<Table>,
     contents: Arc<Contents>,
+    subscribed: Subscribed,
 }
 
 #[derive(Default)]
@@ -35,6 +37,8 @@ struct Table {
 pub(crate) struct Inode {
     state: Mutex<State>,
     contents: Arc<Contents>,
+    /// The subscriber that counts it as open, by this number.
+    counted: Option<(Ino, Subscribed)>,
 }
 
 struct State {
@@ -61,8 +65,8 @@ pub(crate) enum ReportNow {
 
 impl Inodes {
     /// No open files; `contents` is told when a file is known to be another one than it was.
-    pub(crate) fn new(contents: Arc<Contents>) -> Inodes {
-        Inodes { table: Mutex::default(), contents }
+    pub(crate) fn new(contents: Arc<Contents>, subscribed: Subscribed) -> Inodes {
+        Inodes { table: Mutex::default(), contents, subscribed }
     }
 
     /// The shared knowledge of a file that was opened with these attributes.
@@ -78,7 +82,11 @@ impl Inodes {
         }
         let state =
             State { attr: attr.clone(), opener: opener.clone(), dirty: false, reported_ns: None, forgotten: false };
-        let inode = Arc::new(Inode { state: Mutex::new(state), contents: self.contents.clone() });
+        let counted = self.subscribed.get().map(|subscriber| {
+            subscriber.opened(attr.ino);
+            (attr.ino, self.subscribed.clone())
+        });
+        let inode = Arc::new(Inode { state: Mutex::new(state), contents: self.contents.clone(), counted });
         table.open.insert(attr.ino, Arc::downgrade(&inode));
         inode
     }
@@ -114,6 +122,16 @@ impl Inodes {
     /// Whether a write to the file is unreported.
     pub(crate) fn is_dirty(&self, ino: Ino) -> bool {
         self.get(ino).is_some_and(|inode| inode.is_dirty())
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        if let Some((ino, subscribed)) = &self.counted
+            && let Some(subscriber) = subscribed.get()
+        {
+            subscriber.closed(*ino);
+        }
     }
 }
 
@@ -232,7 +250,7 @@ pub(crate) mod tests {
     }
 
     fn inodes() -> Inodes {
-        Inodes::new(Arc::new(Contents::new(4096)))
+        Inodes::new(Arc::new(Contents::new(4096)), Subscribed::default())
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod published;
 mod release;
 mod route;
 mod scan;
+mod share;
 mod shared_read;
 mod space;
 mod sync;
@@ -62,6 +63,7 @@ pub use path::Entries;
 #[cfg(debug_assertions)]
 pub use planted::Planted;
 pub use release::OpenCount;
+pub use share::{LetIn, SharedIndex, SharedIndexes, Subscriber};
 pub use space::Room;
 pub use usage::{EachDir, UsageSum};
 pub use volume::Space;

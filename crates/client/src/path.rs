@@ -259,7 +259,8 @@ impl Core {
                 Err(failure) => Err(failure),
             };
             let dir = walk.here();
-            way.note(walk.trail.take().map(|trail| Trail { dir, ..trail }), walk.left.take());
+            let (by_link, epoch) = (walk.links > 0, walk.epoch);
+            way.note(walk.trail.take().map(|trail| Trail { dir, by_link, epoch, ..trail }), walk.left.take());
             let failure = match done {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,

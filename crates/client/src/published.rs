@@ -48,6 +48,12 @@ impl Entered {
         known == Some(&directory.number)
     }
 
+    /// The state of the directory in which `who` was let in last.
+    pub(crate) fn state_of(&self, who: &Identity, dir: Ino, server: ServerIndex) -> Option<u64> {
+        let state = self.state.lock();
+        state.directories.get(&(state.identity(who)?, dir, server)).copied()
+    }
+
     /// `who` was let in, after the directory had been seen in this state.
     pub(crate) fn let_in(&self, who: &Identity, dir: Ino, directory: State) {
         let mut state = self.state.lock();
@@ -103,6 +109,11 @@ impl Core {
             self.listen_to(server);
         }
         Some((server, published, Known { map_epoch, namespace_epoch: None, believes }))
+    }
+
+    /// Whether the server of a name has an index for this client.
+    pub(crate) fn is_published(&self, parent: Ino, name: &Name) -> bool {
+        self.published(Place::Entry(parent, name)).is_some()
     }
 
     /// Takes over an answer that was read.

@@ -236,6 +236,7 @@ impl Core {
                 }
                 Some(Refusal::NamespaceStale { epoch, all, changed }) => {
                     self.dirs.adopt(*epoch, *all, changed);
+                    self.subscribed.names_changed();
                     if matches!(question.knowing, Knowing::Since(_)) {
                         return Err(failure);
                     }
@@ -467,6 +468,7 @@ impl Core {
         let (epoch, slots_moved) = (next.map.epoch, next.map.slots != routes.map.slots);
         *routes = Arc::new(next);
         drop(routes);
+        self.subscribed.servers_changed();
         moved.into_iter().for_each(|index| self.caller.disconnect(index));
         left.into_iter().for_each(|index| self.caller.leave(index, epoch));
         if slots_moved {

@@ -1,7 +1,7 @@
 //! Where a walk begins, where it may lead, and what its caller wants to know of the way.
 
 use aze_io::sync::Mutex;
-use aze_proto::{Ino, Name};
+use aze_proto::{Ino, Name, NamespaceEpoch};
 
 /// A path, and the directory below which it begins.
 #[derive(Clone, Copy)]
@@ -69,4 +69,8 @@ pub struct Trail {
     pub last: Option<Name>,
     /// The directory of that name; without one the end of the walk.
     pub dir: Ino,
+    /// A symbolic link was followed.
+    pub by_link: bool,
+    /// The namespace epoch under which the way was found: a server that knows a newer one does not say that it is still so.
+    pub epoch: NamespaceEpoch,
 }
