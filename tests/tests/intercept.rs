@@ -3,6 +3,8 @@
 
 #[path = "intercept/gate.rs"]
 mod gate;
+#[path = "intercept/lookup.rs"]
+mod lookup;
 
 use aze_tests::{PATIENCE, Place, Ran, clib, leave_out, program, run, wait_until};
 use std::fs;

@@ -119,6 +119,7 @@ impl Listening {
         let shared = Shared::new().map_err(|error| failed("make memory for programs", &error))?;
         let counts = shared.clone();
         connected.client().tell_changes(Box::new(move |counter| counts.count_change(counter)));
+        connected.client().share_with(shared.clone());
         let flush_at_close = u32::from(connected.client().syncs_at_close());
         let agent = Arc::new(Agent {
             uid: aze_io::real::user_id(),

@@ -6,6 +6,7 @@ use crate::description::{Description, Kind};
 use crate::error::{Result, errno};
 use crate::mapped::Changed;
 use crate::{stat, sys};
+use aze_calls::indexes::may_access;
 use aze_proto::attr::{Attr, Change, FileKind, Identity, SetTime, XattrHow};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::{Ino, Time};
@@ -124,13 +125,13 @@ impl Call<'_> {
 
     fn may(&self, attr: &Attr, wanted: u32) -> Result<bool> {
         let (client, who) = (self.agent.client(), self.agent.who());
+        if attr.kind == FileKind::Directory && who.is_root() {
+            return Ok(true);
+        }
+        if let Some(may) = may_access(who.uid, attr.uid, attr.mode, wanted) {
+            return Ok(may);
+        }
         let allows = |class: u32| class & wanted == wanted;
-        if who.is_root() {
-            return Ok(attr.kind == FileKind::Directory || wanted & 1 == 0 || attr.mode & 0o111 != 0);
-        }
-        if who.uid == attr.uid {
-            return Ok(allows(attr.mode >> 6));
-        }
         match self.agent.wait_for(client.get_xattr(who, attr.ino, LIST))? {
             Ok(list) => Ok(list_allows(&list, who, attr.gid, wanted)),
             Err(Failure { code: Code::NoAttribute | Code::Unsupported, .. }) => {

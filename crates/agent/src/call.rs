@@ -3,7 +3,8 @@
 use crate::agent::Agent;
 use crate::channel::Answer;
 use crate::description::Description;
-use crate::error::{Result, errno, failed, unless_it_left};
+use crate::error::{Fault, Result, errno, failed, unless_it_left};
+use crate::indexes::Resolved;
 use crate::program::Program;
 use crate::sys::Window;
 use aze_calls::{NO_DESC, Op, Request, WINDOW_BYTES};
@@ -30,6 +31,8 @@ pub struct Call<'a> {
     pub bytes: &'a [u8],
     /// Data, listings and values.
     pub window: &'a mut Window,
+    /// What the library is told of the directory with the answer.
+    pub resolved: Resolved,
 }
 
 /// A path of a request.
@@ -132,6 +135,7 @@ impl Call<'_> {
             Op::Map => self.map(),
             Op::Settle => self.settle(),
             Op::Mknod => self.mknod(),
+            Op::Indexes => self.indexes(),
             Op::Shared => Ok(Answer { passed: Some(self.agent.shared.descriptor()?), ..Answer::default() }),
         }
     }
@@ -238,7 +242,16 @@ impl Call<'_> {
     where
         F: Future<Output = std::result::Result<T, Failure>>,
     {
-        unless_it_left(note, self.agent.wait(act(Way::below(below.dir(), below.path).seen_at(self.agent.at(), note))))
+        let version = self.agent.shared.names_version();
+        let way = Way::below(below.dir(), below.path).seen_at(self.agent.at(), note);
+        let done = unless_it_left(note, self.agent.wait(act(way)));
+        self.note_directory(
+            version,
+            below,
+            note,
+            matches!(done, Err(Fault::Failed(ref error)) if error.errno == libc::ENOENT),
+        );
+        done
     }
 
     /// The inode at the end of a path.

@@ -3,6 +3,7 @@
 use crate::agent::Agent;
 use crate::call::Call;
 use crate::error::Fault;
+use crate::indexes::Resolved;
 use crate::panics;
 use crate::program::Program;
 use crate::sys::{self, Window};
@@ -67,9 +68,12 @@ pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) 
             // The wait that it was to end had ended.
             continue;
         }
-        let mut call = Call { agent, program: &program, channel, request: &request, bytes, window: &mut window };
+        let (window, resolved) = (&mut window, Resolved::default());
+        let mut call = Call { agent, program: &program, channel, request: &request, bytes, window, resolved };
         let acted = panics::calling(channel, || call.act(op));
+        let resolved = call.resolved;
         let mut answer = acted.unwrap_or_else(|fault| answer_to(agent, op, fault));
+        resolved.add_to(&mut answer);
         let undo = answer.undo.take();
         // Of a process that has ended the channel may live on, in a child that it has forked: the send would succeed.
         let has_gone = undo.is_some() && sys::has_ended(&program.descriptor);

@@ -12,6 +12,7 @@ mod channel;
 mod description;
 mod error;
 mod files;
+mod indexes;
 mod locks;
 mod mapped;
 mod names;

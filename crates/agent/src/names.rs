@@ -513,6 +513,7 @@ mod tests {
             names: names.iter().map(|part| name(part)).collect(),
             last: last.map(name),
             dir: Ino::ROOT,
+            ..Trail::default()
         };
         let cases = [
             ("/", trail(false, 0, &[], None), "/"),

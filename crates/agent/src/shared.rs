@@ -4,8 +4,13 @@
 //! and nothing else.
 
 use crate::sys::Words;
-use aze_calls::shared::{PLACES, counter_at, position_at, position_in, with_place, word_of};
+use aze_calls::shared::{
+    NAMES_VERSION_AT, PLACES, SERVERS_VERSION_AT, TIME_AT, counter_at, opens_at, position_at, position_in, with_place,
+    word_of,
+};
+use aze_client::Subscriber;
 use aze_io::sync::{Mutex, MutexGuard};
+use aze_proto::ids::{Ino, Time};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -66,6 +71,16 @@ impl Shared {
         }
     }
 
+    /// Indexes that are shared count while it is this.
+    pub fn servers_version(&self) -> u64 {
+        self.words.at(SERVERS_VERSION_AT).load(SeqCst)
+    }
+
+    /// What was said of directories counts while it is this.
+    pub fn names_version(&self) -> u64 {
+        self.words.at(NAMES_VERSION_AT).load(SeqCst)
+    }
+
     /// A position for a description of this number; gives the number with the place.
     pub fn begin(self: &Arc<Shared>, number: u64) -> (u64, Position) {
         let Some(place) = self.places.lock().take() else { return (number, Position::default()) };
@@ -73,6 +88,29 @@ impl Shared {
         let placed = Placed { shared: self.clone(), desc };
         placed.show(0);
         (desc, Position { last: Mutex::new(0), placed: Some(placed) })
+    }
+}
+
+impl Subscriber for Shared {
+    fn servers_changed(&self) {
+        self.words.at(SERVERS_VERSION_AT).fetch_add(1, SeqCst);
+        self.names_changed();
+    }
+
+    fn names_changed(&self) {
+        self.words.at(NAMES_VERSION_AT).fetch_add(1, SeqCst);
+    }
+
+    fn opened(&self, ino: Ino) {
+        self.words.at(opens_at(ino.0)).fetch_add(1, SeqCst);
+    }
+
+    fn closed(&self, ino: Ino) {
+        self.words.at(opens_at(ino.0)).fetch_sub(1, SeqCst);
+    }
+
+    fn seen(&self) -> Time {
+        Time(self.words.at(TIME_AT).load(SeqCst))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The system calls of the agent that the standard library does not wrap, each with its proof.
 
+use aze_calls::indexes::{ResolvedDirectory, SharedIndexes};
 use aze_calls::shared::{BYTES, WORDS};
 use aze_calls::{Hello, Kept, Reply, Request, Stat, WINDOW_BYTES, Welcome};
 use std::ffi::{CStr, CString};
@@ -32,6 +33,10 @@ impl Plain for Request {}
 impl Plain for Reply {}
 impl Plain for Kept {}
 impl Plain for Stat {}
+impl Plain for SharedIndexes {}
+impl Plain for ResolvedDirectory {}
+impl Plain for u32 {}
+impl Plain for u16 {}
 impl Plain for libc::flock {}
 impl Plain for libc::statfs {}
 impl Plain for [libc::timespec; 2] {}

@@ -19,10 +19,11 @@
 #![no_std]
 
 pub mod executable;
+pub mod indexes;
 pub mod shared;
 
 /// Version of what is declared here; the agent refuses another one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -171,7 +172,7 @@ pub struct Kept {
 pub enum Op {
     /// `a`: inode number of a pipe (fstat(2)). Result 0 and `desc` (`len` of the reply's Stat is not sent), or -ENOENT.
     Identify = 1,
-    /// path; `a`: flags of open(2), `b`: mode. Reply: `desc`, the pipe's reading end, and a [`Stat`] in the bytes. A [`Kept`] behind
+    /// path; `a`: flags of open(2), `b`: mode, `len`: [`indexes::WANT_DIRECTORY`] or 0. Reply: `desc`, the pipe's reading end, and a [`Stat`] in the bytes. A [`Kept`] behind
     /// it says that the whole contents are in the window.
     Open,
     /// desc, offset or [`POSITION`], len. Result: bytes, in the window.
@@ -180,7 +181,7 @@ pub enum Op {
     Write,
     /// desc, offset (as i64), `a`: whence. Result: the new position.
     Seek,
-    /// path, follow. Reply: [`Stat`].
+    /// path, follow, `len` as [`Op::Open`]. Reply: [`Stat`].
     Stat,
     /// desc. Reply: [`Stat`].
     StatOpen,
@@ -210,7 +211,7 @@ pub enum Op {
     Chown,
     /// path (or desc), follow; bytes begin with two struct timespec (32 bytes; UTIME_NOW, UTIME_OMIT), then the path.
     SetTimes,
-    /// path, follow, `b`: mode of access(2), `c`: 1 if effective ids count.
+    /// path, follow, `b`: mode of access(2), `c`: 1 if effective ids count, `len` as [`Op::Open`].
     Access,
     /// desc; `a`: 1 for fdatasync(2).
     Sync,
@@ -261,6 +262,9 @@ pub enum Op {
     Mknod,
     /// Reply: the memory of [`shared`], for all processes of the agent.
     Shared,
+    /// `a` 0: which published indexes can be read, as [`indexes`] says. `a` 1 + s: the memory of server s; `b` 1: a descriptor that is
+    /// readable when the server's process has ended (pidfd_open(2)). ENOENT if it is not shared any more.
+    Indexes,
 }
 
 /// See [`Op`]; no errno has this number.
@@ -272,7 +276,7 @@ pub const PIPE_FLAGS: i32 = 0o40000 | 0o4000; // O_DIRECT | O_NONBLOCK
 
 impl Op {
     /// Every operation, in the order of their numbers.
-    pub const ALL: [Op; 43] = [
+    pub const ALL: [Op; 44] = [
         Op::Identify,
         Op::Open,
         Op::Read,
@@ -316,6 +320,7 @@ impl Op {
         Op::Settle,
         Op::Mknod,
         Op::Shared,
+        Op::Indexes,
     ];
 
     /// The operation of a number.
@@ -354,6 +359,8 @@ mod tests {
         let reply =
             [offset_of!(Reply, result), offset_of!(Reply, desc), offset_of!(Reply, bytes), offset_of!(Reply, has_fd)];
         assert_eq!(reply, [0, 8, 16, 20]);
+        assert_eq!((size_of::<indexes::SharedIndexes>(), offset_of!(indexes::SharedIndexes, uid)), (32, 16));
+        assert_eq!((size_of::<indexes::ResolvedDirectory>(), offset_of!(indexes::ResolvedDirectory, server)), (40, 32));
         let stat = [
             (offset_of!(Stat, ino), 0),
             (offset_of!(Stat, size), 8),
@@ -374,11 +381,11 @@ mod tests {
 
     #[test]
     fn operations_keep_their_numbers() {
-        assert_eq!(Op::ALL.len() as u32, Op::Shared as u32);
+        assert_eq!(Op::ALL.len() as u32, Op::Indexes as u32);
         for (at, op) in Op::ALL.iter().enumerate() {
             assert_eq!((*op as u32, Op::of_number(*op as u32)), (at as u32 + 1, Some(*op)));
         }
         assert_eq!((Op::Identify as u32, Op::Lock as u32, Op::Copy as u32), (1, 28, 39));
-        assert_eq!((Op::of_number(0), Op::of_number(44)), (None, None));
+        assert_eq!((Op::of_number(0), Op::of_number(45)), (None, None));
     }
 }

@@ -5,6 +5,10 @@
 //! a description that has gone is not taken for that of the next one in the same place. While the agent moves a position, and where
 //! the position is too large for a word, the word says [`ASK`]. Programs change a word only by compare-and-swap from one position to another.
 //!
+//! Behind them lie words for looking names up ([`crate::indexes`]). Two *versions*, of the shared indexes and of the directories
+//! that the agent has resolved: each moves when those of before count no more. The largest *time* in nanoseconds that a program has
+//! seen without the agent. *Counts of open files*: the agent may know more of an open file than its server does.
+//!
 //! A counter moves before a change of a file by this agent is sent, and again before its caller is told of its end. Files share
 //! counters.
 
@@ -14,8 +18,18 @@ use core::ops::Range;
 pub const PLACES: usize = 1 << 16;
 /// Counters of changes.
 pub const COUNTERS: usize = 256;
+/// Where the version of shared indexes lies.
+pub const SERVERS_VERSION_AT: usize = PLACES + COUNTERS;
+/// Where the version of resolved directories lies.
+pub const NAMES_VERSION_AT: usize = SERVERS_VERSION_AT + 1;
+/// Where the time lies that programs have seen.
+pub const TIME_AT: usize = NAMES_VERSION_AT + 1;
+/// Counts of open files; files share them.
+const OPEN_BITS: u32 = 12;
+/// Where they begin.
+const OPENS_AT: usize = TIME_AT + 1;
 /// The words of the memory.
-pub const WORDS: usize = PLACES + COUNTERS;
+pub const WORDS: usize = OPENS_AT + (1 << OPEN_BITS);
 /// Bytes of the memory.
 pub const BYTES: usize = WORDS * 8;
 
@@ -44,6 +58,12 @@ pub fn position_at(desc: u64) -> Option<usize> {
 pub fn counter_at(counter: u32) -> Option<usize> {
     let counter = counter as usize;
     (counter < COUNTERS).then_some(PLACES + counter)
+}
+
+/// The index of the count of open files that an inode falls on.
+pub fn opens_at(ino: u64) -> usize {
+    // Fibonacci hashing: the high bits of a product depend on all bits below.
+    OPENS_AT + (ino.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - OPEN_BITS)) as usize
 }
 
 /// The word of a description's position.
@@ -77,7 +97,11 @@ mod tests {
 
     #[test]
     fn counters_lie_behind_positions() {
-        assert_eq!((counter_at(0), counter_at(255), counter_at(256)), (Some(PLACES), Some(WORDS - 1), None));
+        assert_eq!(
+            (counter_at(0), counter_at(255), counter_at(256)),
+            (Some(PLACES), Some(SERVERS_VERSION_AT - 1), None)
+        );
+        assert!((0..10_000).all(|ino| (OPENS_AT..WORDS).contains(&opens_at(ino))));
         // A number with a place fits into a library's note, which takes three bits more, and two for its kind in the agent.
         assert!(with_place(NUMBERS.end - 1, u16::MAX) < 1 << 60);
     }

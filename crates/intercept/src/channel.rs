@@ -7,8 +7,10 @@
 //! parent's memory, whose descriptors are not the parent's, makes a channel for each call.
 
 use crate::host::{self, Args, call, error, raw};
+use crate::lookup;
 use crate::process::{self, begin, is_ready, shared_child};
 use crate::settings;
+use aze_calls::indexes::SERVERS_MAX;
 use aze_calls::{Hello, Kept, MESSAGE_BYTES_MAX, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -124,13 +126,23 @@ pub fn asked() -> u64 {
 
 /// True for a descriptor of this library's, which the host must not close or replace.
 pub fn is_hidden(fd: i32) -> bool {
-    fd >= LOWEST.load(Relaxed) && CHANNELS.iter().any(|channel| channel.fd.load(SeqCst) == fd)
+    fd >= LOWEST.load(Relaxed) && descriptors().any(|hidden| hidden == fd)
+}
+
+fn descriptors() -> impl Iterator<Item = i32> {
+    CHANNELS.iter().map(|channel| channel.fd.load(SeqCst)).chain(lookup::descriptors())
+}
+
+/// Moves a descriptor that is to be this library's to a number that the host hardly uses; gives the one that it has now.
+pub fn hide(low: i32) -> i32 {
+    let fd = raise(low);
+    LOWEST.fetch_min(fd, SeqCst);
+    fd
 }
 
 /// The lowest descriptor of this library's that is at least `from`.
 pub fn next_hidden(from: u32) -> Option<u32> {
-    let fds = CHANNELS.iter().map(|channel| channel.fd.load(SeqCst));
-    fds.filter_map(|fd| u32::try_from(fd).ok()).filter(|fd| *fd >= from).min()
+    descriptors().filter_map(|fd| u32::try_from(fd).ok()).filter(|fd| *fd >= from).min()
 }
 
 /// The device number of the volume's files.
@@ -238,6 +250,11 @@ impl Session {
         if let Some(channel) = self.kept {
             channel.kept.store(0, SeqCst);
         }
+    }
+
+    /// The socket, connected; `None` if there is no agent.
+    pub fn socket(&mut self) -> Option<i32> {
+        self.connect().ok().map(|()| self.fd)
     }
 
     /// Makes the connection, if there is none.
@@ -430,7 +447,7 @@ fn raise(low: i32) -> i32 {
     if raw(libc::SYS_prlimit64, args) < 0 {
         return low;
     }
-    let from = limit.rlim_cur.min(FD_MAX).saturating_sub(CHANNELS_MAX as u64 + 1);
+    let from = limit.rlim_cur.min(FD_MAX).saturating_sub((CHANNELS_MAX + SERVERS_MAX) as u64 + 1);
     let high = call(libc::SYS_fcntl, low as u64, libc::F_DUPFD_CLOEXEC as u64, from);
     if high < 0 {
         return low;

@@ -27,6 +27,7 @@ mod exec;
 mod fds;
 mod host;
 mod locks;
+mod lookup;
 mod mapping;
 #[cfg(not(test))]
 mod memory;

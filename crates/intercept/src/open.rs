@@ -3,6 +3,7 @@
 use crate::channel::{self, Session, THIRD};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
+use crate::lookup::{self, Key};
 use crate::place::{self, PathCall, Target};
 use crate::{paths, process, shared};
 use aze_calls::{NO_DESC, Op, Request};
@@ -51,8 +52,14 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
         b: u64::from(mode),
         ..Request::default()
     };
+    // What makes no file, and has flags that the agent takes, can say that there is none.
+    let makes = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+    let key = Key::of(&target).filter(|_| !makes && flags as i32 & libc::O_ACCMODE != libc::O_ACCMODE);
+    if key.as_ref().is_some_and(|key| lookup::is_missing(session, key)) {
+        return error(libc::ENOENT);
+    }
     shared::before_open(session);
-    match session.ask_with_fd(request, &[target.path]) {
+    match lookup::ask(session, request, key.as_ref(), target.path) {
         Err(failed) => failed,
         Ok((reply, Some(fd))) if reply.result >= 0 => {
             session.keep(&reply);

@@ -9,6 +9,7 @@ use crate::channel;
 use crate::cwd;
 use crate::fds::CACHED;
 use crate::host::{self, raw};
+use crate::lookup::Directories;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -31,10 +32,14 @@ pub struct Wiped {
     vforks: AtomicU32,
     /// 1: this process has asked for an fcntl(2) lock.
     locks: AtomicU32,
+    /// 1: a thread gets the indexes that the agent shares.
+    pub getting_indexes: AtomicU32,
     /// 1: threads have descriptors of their own, so that nothing is noted about them.
     uncached: AtomicU32,
     /// What is known about each descriptor.
     pub fds: [AtomicU64; CACHED as usize],
+    /// What is known of directories.
+    pub directories: Directories,
 }
 
 /// Where the count of children lies, for the entry.

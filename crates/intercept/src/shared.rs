@@ -21,7 +21,8 @@ const REFUSED: u64 = 1;
 /// Contents could have been shown if it had been mapped.
 static IS_MISSED: AtomicBool = AtomicBool::new(false);
 
-fn word(index: Option<usize>) -> Option<&'static AtomicU64> {
+/// A word of the memory, if it is mapped.
+pub fn word(index: Option<usize>) -> Option<&'static AtomicU64> {
     let (at, index) = (AT.load(SeqCst), index?);
     if at <= REFUSED || index * 8 >= BYTES {
         return None;
@@ -31,7 +32,7 @@ fn word(index: Option<usize>) -> Option<&'static AtomicU64> {
 }
 
 /// Maps the memory, unless that was done or refused.
-fn map(session: &mut Session) {
+pub fn map(session: &mut Session) {
     if AT.load(SeqCst) != NOT_ASKED {
         return;
     }

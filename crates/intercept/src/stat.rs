@@ -4,6 +4,7 @@ use crate::channel::{self, Session};
 use crate::descriptors::stat_of;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
+use crate::lookup::{self, Key, Looked};
 use crate::place::{self, PathCall, Target};
 use crate::{cwd, paths};
 use aze_calls::{NO_DESC, Op, Request, Stat};
@@ -109,14 +110,20 @@ pub fn here(session: &Session) -> Target {
     Target { desc: NO_DESC, path: room.get(..length).unwrap_or(b"/") }
 }
 
-/// Asks the agent; the error may be LEAVES.
+/// What a published index says, or else the agent; the error may be LEAVES.
 pub fn fetch(session: &mut Session, target: Target, follows: bool) -> Result<Stat, i64> {
     if target.path.is_empty() && target.desc != NO_DESC {
         return stat_of(session, target.desc);
     }
+    let key = Key::of(&target);
+    match key.as_ref().and_then(|key| lookup::look(session, key)) {
+        Some(Looked::File(stat)) => return Ok(stat),
+        Some(Looked::Missing) => return Err(error(libc::ENOENT)),
+        None => {}
+    }
     let a = if follows { 0 } else { NO_FOLLOW };
-    let reply =
-        session.ask(Request { op: Op::Stat as u32, desc: target.desc, a, ..Request::default() }, &[target.path])?;
+    let request = Request { op: Op::Stat as u32, desc: target.desc, a, ..Request::default() };
+    let (reply, _) = lookup::ask(session, request, key.as_ref(), target.path)?;
     let bytes = session.bytes(&reply);
     match reply.result {
         failed if failed < 0 => Err(failed),
@@ -208,10 +215,15 @@ fn access(number: i64, args: Args, dir: Option<usize>, path: usize, mode: u64, f
     let follows = flags as i32 & AT_SYMLINK_NOFOLLOW == 0;
     let effective = u64::from(flags as i32 & libc::AT_EACCESS != 0);
     let ask = |session: &mut Session, target: Target| {
+        // A mode that the agent would refuse is refused by it.
+        let key = Key::of(&target).filter(|_| mode <= (libc::R_OK | libc::W_OK | libc::X_OK) as u64);
+        if let Some(result) = key.as_ref().and_then(|key| lookup::access(session, key, mode as u32)) {
+            return result;
+        }
         let a = if follows { 0 } else { NO_FOLLOW };
         let request =
             Request { op: Op::Access as u32, desc: target.desc, a, b: mode, c: effective, ..Request::default() };
-        session.ask(request, &[target.path]).map_or_else(|failed| failed, |reply| reply.result)
+        lookup::ask(session, request, key.as_ref(), target.path).map_or_else(|failed| failed, |(reply, _)| reply.result)
     };
     if dir.is_some() && is_itself(args[1], flags) {
         return of_itself(number, args, ask);
