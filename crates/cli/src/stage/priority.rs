@@ -40,7 +40,7 @@ pub fn during<T: Send>(priority: Priority, work: impl FnOnce() -> T + Send) -> O
 pub fn stage(priority: Priority, order: &Order, watch: &Arc<dyn Watch>) -> Outcome<Report> {
     let watch = match priority {
         Priority::Same => watch.clone(),
-        Priority::Low => Beside::new(watch.clone()),
+        Priority::Low => Beside::around(watch.clone()),
     };
     during(priority, || aze_copy::stage::stage(order, &watch))?
 }

@@ -133,7 +133,7 @@ pub struct Beside {
 
 impl Beside {
     /// Of a stage with the lowest priority.
-    pub fn new(watch: Arc<dyn Watch>) -> Arc<dyn Watch> {
+    pub fn around(watch: Arc<dyn Watch>) -> Arc<dyn Watch> {
         match Cores::watch() {
             Some(cores) => Arc::new(Beside { watch, cores }),
             None => watch,
