@@ -1,5 +1,6 @@
 //! What a client tells those with whom it shares published indexes, so that they believe nothing that it would not believe.
 
+#[allow(dead_code, reason = "a part of what tests share")]
 mod support;
 
 use aze_client::Subscriber;
