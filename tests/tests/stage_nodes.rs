@@ -464,7 +464,7 @@ fn a_volume_over_nodes_is_staged_whatever_is_killed() {
             status = child.try_wait().expect("a child");
             let found =
                 run(Command::new("find").args([&dst, Path::new("-name"), Path::new(".aze-stage-*-*[0-9]")])).out;
-            let done = site.dst.join("run").is_dir()
+            let done = site.dst.join("run/d").is_dir()
                 && names(&site.dst.join("run")).len() as u64 + names(&site.dst.join("run/d")).len() as u64 > at;
             status.is_some() || (done && !found.is_empty())
         });

@@ -100,6 +100,9 @@ pub enum Sabotage {
     KeepOldLife,
     /// Two servers that come back at the same time wait for each other to confirm that.
     AwaitComing,
+    /// No bug: the word that a move is over is heard just when its map is in use, before the slot is given or taken by it, as by another
+    /// thread.
+    HearEndFirst,
     /// A file that is being released is opened for writing and changed all the same.
     SkipFreeze,
     /// The server does not note which opens are for writing.

@@ -71,6 +71,14 @@ fn is_noticed(sabotage: Sabotage, seeds: &[u64]) {
 }
 
 #[test]
+fn a_move_may_be_over_before_its_map_was_put_into_effect() {
+    for seed in 0..12 {
+        let outcome = run_plan(Plan::with_moves(seed).with(Switches::without(Sabotage::HearEndFirst)), false);
+        assert_eq!(outcome.violations.first(), None, "seed {seed}");
+    }
+}
+
+#[test]
 fn requests_done_twice_after_a_move_are_noticed() {
     is_noticed(Sabotage::ForgetGivenOutcomes, &[22, 163]);
 }

@@ -490,8 +490,10 @@ impl Server {
 
     /// The move was given up: the slot is served here, as before.
     pub(super) fn keep_slot(&self, moving: u64) {
+        let _ending = self.moving.ends();
         let Phase::Gives { moving: current, slot, .. } = self.moving.phase() else { return };
-        if current != moving {
+        let is_given = || self.map().slots.get(slot).is_some_and(|slot| slot.primary != self.slot());
+        if current != moving || is_given() {
             return;
         }
         self.shards_of(slot).into_iter().for_each(|shard| self.shards.unseal(shard));
@@ -499,7 +501,7 @@ impl Server {
         self.moving.rest();
     }
 
-    /// A new map is in use: a slot that it gives to another server is that server's.
+    /// A new map is in use: a slot that it gives to another server is that server's. See [`Server::settle_by`].
     pub(super) fn give_by(&self, map: &ShardMap) {
         let Phase::Gives { slot, to, .. } = self.moving.phase() else { return };
         if map.slots.get(slot).is_none_or(|slot| slot.primary == self.slot()) {

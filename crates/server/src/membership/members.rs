@@ -438,8 +438,13 @@ impl Server {
         if is_joined {
             drop(self.watch_neighbours());
         }
-        self.give_by(&map);
-        self.take_by(&map);
+        if switches.is(Sabotage::HearEndFirst)
+            && let Some(moving) =
+                self.moving.decided(|slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot()))
+        {
+            self.move_ended(moving, &map);
+        }
+        self.settle_by(&map);
         self.leave_by(&map, &left);
         map.indexes().for_each(|server| self.suspect_sessions(server));
         self.make_root(&map);

@@ -224,9 +224,19 @@ impl Server {
         Ok(Reply::Map { map: (*self.map()).clone() }.into())
     }
 
+    /// A map is in use: the slot that is being given or taken is given or taken if it says so.
+    pub(super) fn settle_by(self: &Arc<Self>, map: &ShardMap) {
+        let _ending = self.moving.ends();
+        self.give_by(map);
+        self.take_by(map);
+    }
+
     /// A move is over, and this map, or the one known here, says how it ended.
     pub(crate) fn move_ended(self: &Arc<Self>, moving: u64, map: &ShardMap) {
         self.install_map(Arc::new(map.clone()));
+        // Another thread may have put the map into use, and not have come to this yet.
+        let map = self.map();
+        self.settle_by(&map);
         // What the map has not settled was given up.
         self.keep_slot(moving);
         self.drop_slot(moving);

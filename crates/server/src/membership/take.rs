@@ -304,6 +304,7 @@ impl Server {
 
     /// The move was given up.
     pub(super) fn drop_slot(&self, moving: u64) {
+        let _ending = self.moving.ends();
         if let Some(pending) = self.moving.give_up(moving) {
             pending.directories.iter().for_each(|(dir, brought)| self.directories.given(*dir, brought));
         }
@@ -311,11 +312,12 @@ impl Server {
 
     /// The giver asks, since the keeper has ended: a slot that was not taken into use never will be.
     pub(crate) fn take_undo(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
+        self.settle_by(&self.map());
         self.drop_slot(moving);
         Ok(Reply::Map { map: (*self.map()).clone() }.into())
     }
 
-    /// A new map is in use: a slot that it gives to this server is served from now on.
+    /// A new map is in use: a slot that it gives to this server is served from now on. See [`Server::settle_by`].
     pub(super) fn take_by(self: &Arc<Self>, map: &ShardMap) {
         let is_mine = |slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot());
         let _taking = self.persistence.as_ref().map(|persistence| persistence.taking.lock());

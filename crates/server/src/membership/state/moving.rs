@@ -4,7 +4,7 @@
 use crate::membership::state::pieces::OpenRow;
 use crate::names::state::held::Opens;
 use crate::names::state::lock_table::FileLocks;
-use aze_io::sync::Mutex;
+use aze_io::sync::{Mutex, MutexGuard};
 use aze_meta::Shard;
 use aze_proto::ids::{Configuration, Incarnation, Ino, ServerIndex, SessionId, ShardId, SlotIndex, Time, TxId};
 use aze_proto::retry::{RetryTable, Verdict};
@@ -44,6 +44,8 @@ pub(crate) struct Moving {
     /// Requests that are being worked on, but for those that only wait for something to happen.
     under_way: AtomicUsize,
     giving: AsyncMutex<Giving>,
+    /// Held by the thread that ends a move here: a new map and the word that the move is over may come at the same moment.
+    ending: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -175,7 +177,22 @@ impl Moving {
             is_busy: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             giving: AsyncMutex::default(),
+            ending: Mutex::default(),
         })
+    }
+
+    /// Held while a move is ended here.
+    pub(crate) fn ends(&self) -> MutexGuard<'_, ()> {
+        self.ending.lock()
+    }
+
+    /// The move that a map decides, in which the slot is the taker's; `is_mine` says whether a slot is this server's by that map.
+    pub(crate) fn decided(&self, is_mine: impl Fn(SlotIndex) -> bool) -> Option<u64> {
+        match self.phase() {
+            Phase::Gives { moving, slot, .. } => (!is_mine(slot)).then_some(moving),
+            Phase::Takes { moving, slot, .. } => is_mine(slot).then_some(moving),
+            Phase::Drains | Phase::Rests => None,
+        }
     }
 
     /// Begins to work on a request that a client or a server has sent.
