@@ -113,6 +113,38 @@ for number, (state, first, second) in enumerate(trials):
     python(program, &arguments.iter().map(PathBuf::as_path).collect::<Vec<_>>());
 }
 
+/// A file takes the place of another one through one mount, while a program of another mount comes to the name: it gets one
+/// of the two. The kernel looks again once, and finds a file that has just lost its own name.
+#[test]
+fn a_name_that_gets_another_file_leads_to_one_of_them() {
+    let (_place, mounts) = mounted(3);
+    let program = r#"
+import threading
+one, two, maker = sys.argv[1:]
+operations = {
+    'open': lambda d: os.close(os.open(f'{d}/n', os.O_RDONLY)),
+    'link': lambda d: os.link(f'{d}/n', f'{d}/p'),
+}
+for operation, call in operations.items():
+    for number in range(400):
+        d = f'{operation}{number}'
+        os.mkdir(f'{maker}/{d}')
+        for n in 'nm':
+            make(f'{maker}/{d}/{n}', b'')
+        results, barrier = [None, None], threading.Barrier(2)
+        def run(index, call):
+            barrier.wait()
+            results[index] = name(call)
+        work = [(0, lambda: call(f'{one}/{d}')), (1, lambda: os.rename(f'{two}/{d}/m', f'{two}/{d}/n'))]
+        threads = [threading.Thread(target=run, args=args) for args in work]
+        [thread.start() for thread in threads]; [thread.join() for thread in threads]
+        # The kernel refuses to link what has lost its last name since it looked (linkat(2)).
+        known = ('success', 'ENOENT') if operation == 'link' else ('success',)
+        assert results[0] in known and results[1] == 'success', (d, results)
+"#;
+    python(program, &mounts.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+}
+
 /// Two names change places as on a local file system, and as another mount sees it at once.
 #[test]
 fn two_names_change_places() {

@@ -246,9 +246,14 @@ impl Door {
     /// leads there no longer.
     fn is_sent_back(&self, request: &Header, attr: &Attr, want: Want) -> bool {
         // Pipes, sockets and devices are opened by the kernel alone: who asks for their attributes may have them open.
-        matches!(attr.kind, FileKind::File | FileKind::Symlink)
+        is_sent_back_to(attr)
             && (attr.links == 0 || self.recalls.has_moved(attr.ino))
             && self.unnamed.refuses(request.pid, attr.ino, want)
+    }
+
+    /// A request was answered with `ESTALE`: the kernel looks the path up again, once.
+    pub fn was_sent_back(&self, request: &Header) {
+        self.unnamed.refused(request.pid);
     }
 
     /// Before a change of an inode that the program does not have open: a program that may have come by a name which
@@ -279,8 +284,12 @@ impl Door {
             // A directory's counts and times are gathered only when they are asked for.
             self.client.lookup_within(&who, ino(parent), &name, self.cache_time).await
         });
-        let ino = found.as_ref().ok().map(|aged| aged.attr.ino);
-        self.unnamed.looked_up(request.pid, ino.filter(|ino| self.recalls.has_moved(*ino)));
+        let file = found.as_ref().ok().map(|aged| &aged.attr).filter(|attr| is_sent_back_to(attr));
+        self.unnamed.looked_up(
+            request.pid,
+            file.map(|attr| attr.ino),
+            file.is_some_and(|attr| self.recalls.has_moved(attr.ino)),
+        );
         found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 
@@ -535,6 +544,11 @@ impl<'a> Entry<'a> {
 /// The inode of the kernel's number.
 pub fn ino(number: u64) -> Ino {
     Ino(number)
+}
+
+/// Whether who comes to it by a name that it has lost is sent to look again.
+fn is_sent_back_to(attr: &Attr) -> bool {
+    matches!(attr.kind, FileKind::File | FileKind::Symlink)
 }
 
 /// What an open is for.

@@ -365,6 +365,10 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
         }
         Ok(done) => done,
         Err(errno) => {
+            // Before the answer: the kernel looks again at once.
+            if errno.0 == libc::ESTALE {
+                door.was_sent_back(header);
+            }
             reply.send_outcome(Err(errno));
             return;
         }
