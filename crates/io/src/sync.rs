@@ -6,13 +6,27 @@
 //! programs that load a library of ours go on after one (docs/decisions/0073-libraries-unwind.md); in an agent of intercepted
 //! programs it ends the process ([`crate::defects`]).
 
+#[cfg(debug_assertions)]
+mod order;
+#[cfg(not(debug_assertions))]
+#[path = "sync/unwatched.rs"]
+mod order;
+
 use crate::defects::lock_after_a_panic;
+use order::{Held, Site};
+use std::fmt::{self, Debug, Formatter};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
-pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+/// From now on a thread that takes locks in an order which contradicts an earlier one panics, whether it would wait or not. Only builds
+/// with debug assertions look.
+pub fn watch_order() {
+    #[cfg(debug_assertions)]
+    order::watch();
+}
 
 fn also_after_a_panic<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(after_a_panic)
@@ -25,71 +39,174 @@ fn after_a_panic<T>(locked: PoisonError<T>) -> T {
 }
 
 /// A lock for one thread at a time.
-#[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
+pub struct Mutex<T: ?Sized> {
+    site: Site,
+    lock: std::sync::Mutex<T>,
+}
+
+/// What it guards, for the thread that has it.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T: ?Sized> {
+    guard: std::sync::MutexGuard<'a, T>,
+    held: Held,
+    site: &'a Site,
+}
 
 impl<T> Mutex<T> {
     /// A lock around `value`.
+    #[track_caller]
     pub const fn new(value: T) -> Self {
-        Mutex(std::sync::Mutex::new(value))
+        Mutex { site: Site::here(), lock: std::sync::Mutex::new(value) }
     }
 
     /// What was locked.
     pub fn into_inner(self) -> T {
-        also_after_a_panic(self.0.into_inner())
+        also_after_a_panic(self.lock.into_inner())
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
     /// Waits until no other thread has the lock. A thread that has it already waits for ever.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        also_after_a_panic(self.0.lock())
+        let held = self.site.take::<T>();
+        MutexGuard { guard: also_after_a_panic(self.lock.lock()), held, site: &self.site }
     }
 
     /// The lock, unless another thread has it.
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(error)) => Some(after_a_panic(error)),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        let guard = match self.lock.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => after_a_panic(error),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { guard, held: self.site.take_without_waiting::<T>(), site: &self.site })
     }
 
     /// What is locked, for its only user.
     pub fn get_mut(&mut self) -> &mut T {
-        also_after_a_panic(self.0.get_mut())
+        also_after_a_panic(self.lock.get_mut())
     }
 }
 
 /// A lock for any number of readers, or one writer.
-#[derive(Debug, Default)]
-pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
+pub struct RwLock<T: ?Sized> {
+    site: Site,
+    lock: std::sync::RwLock<T>,
+}
+
+/// What it guards, for a thread that reads.
+#[derive(Debug)]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    guard: std::sync::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+/// What it guards, for the thread that writes.
+#[derive(Debug)]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    guard: std::sync::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
 
 impl<T> RwLock<T> {
     /// A lock around `value`.
+    #[track_caller]
     pub const fn new(value: T) -> Self {
-        RwLock(std::sync::RwLock::new(value))
+        RwLock { site: Site::here(), lock: std::sync::RwLock::new(value) }
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no thread writes.
+    /// Waits until no thread writes. A thread that reads already may wait for ever, behind one that waits to write.
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        also_after_a_panic(self.0.read())
+        let held = self.site.take::<T>();
+        RwLockReadGuard { guard: also_after_a_panic(self.lock.read()), _held: held }
     }
 
     /// Waits until no other thread reads or writes.
     #[inline]
+    #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        also_after_a_panic(self.0.write())
+        let held = self.site.take::<T>();
+        RwLockWriteGuard { guard: also_after_a_panic(self.lock.write()), _held: held }
     }
 
     /// What is locked, for its only user.
     pub fn get_mut(&mut self) -> &mut T {
-        also_after_a_panic(self.0.get_mut())
+        also_after_a_panic(self.lock.get_mut())
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    #[track_caller]
+    fn default() -> Self {
+        Mutex::new(T::default())
+    }
+}
+
+impl<T: Default> Default for RwLock<T> {
+    #[track_caller]
+    fn default() -> Self {
+        RwLock::new(T::default())
+    }
+}
+
+impl<T: ?Sized + Debug> Debug for Mutex<T> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        self.lock.fmt(out)
+    }
+}
+
+impl<T: ?Sized + Debug> Debug for RwLock<T> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        self.lock.fmt(out)
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
     }
 }
 
@@ -109,19 +226,25 @@ impl Condvar {
     }
 
     /// Unlocks, sleeps until a call, and locks again.
+    #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        let MutexGuard { guard, held, site } = guard;
+        drop(held);
         self.sleepers.fetch_add(1, SeqCst);
         let guard = also_after_a_panic(self.inner.wait(guard));
         self.sleepers.fetch_sub(1, SeqCst);
-        guard
+        MutexGuard { guard, held: site.take::<T>(), site }
     }
 
     /// As [`Condvar::wait`], for `limit` at most.
+    #[track_caller]
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+        let MutexGuard { guard, held, site } = guard;
+        drop(held);
         self.sleepers.fetch_add(1, SeqCst);
         let (guard, _) = also_after_a_panic(self.inner.wait_timeout(guard, limit));
         self.sleepers.fetch_sub(1, SeqCst);
-        guard
+        MutexGuard { guard, held: site.take::<T>(), site }
     }
 
     /// Wakes one thread.

@@ -10,7 +10,7 @@ use crate::sync::{self, Condvar};
 use std::future::Future;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -189,7 +189,7 @@ impl<T> Watched<T> {
     }
 
     /// Locks the value. Nothing is waited for with the lock held, but by [`Watched::wait`].
-    pub fn lock(&self) -> MutexGuard<'_, T> {
+    pub fn lock(&self) -> sync::MutexGuard<'_, T> {
         self.value.lock()
     }
 
@@ -208,7 +208,7 @@ impl<T> Watched<T> {
 
     /// Unlocks, waits until another thread tells of a change, or for `limit`, and locks again. It may wake without either. `None` if
     /// the simulated process was killed.
-    pub fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> Option<MutexGuard<'a, T>> {
+    pub fn wait<'a>(&'a self, guard: sync::MutexGuard<'a, T>, limit: Duration) -> Option<sync::MutexGuard<'a, T>> {
         let Some(here) = here() else { return Some(self.changed.wait_for(guard, limit)) };
         drop(guard);
         let mut is_told = false;

@@ -2,6 +2,7 @@
 //! must wait, and remembered so that a second copy has no second effect.
 
 use crate::membership::state::activity::{Activity, Timed};
+use crate::membership::state::moving::UnderWay;
 use crate::names::release::Frozen;
 use crate::names::state::moves::How;
 use crate::sabotage::Sabotage;
@@ -143,13 +144,18 @@ impl Server {
         self.begin(request, work);
     }
 
-    /// Waits until a request of this server to itself need not wait for a slot that moves.
-    async fn until_served(&self, request: &Request, work: &Work) -> Result<(), Failure> {
-        while self.moving.holds(request, work.header.shard, true) {
-            let Some(changed) = self.moving.changed() else { continue };
-            self.await_until(changed, work.deadline_ns, "a slot that moves to another server").await?;
-        }
-        if request.names_shard() && self.shards.get(work.header.shard).is_none() { Err(self.stale()) } else { Ok(()) }
+    /// Begins to work on a request of this server to itself, when it need not wait for a slot that moves.
+    async fn enter_alone(&self, request: &Request, work: &Work) -> Result<Option<UnderWay>, Failure> {
+        let entered = loop {
+            if let Ok(entered) = self.moving.enter(request, work.header.shard, true) {
+                break entered;
+            }
+            if let Some(changed) = self.moving.changed() {
+                self.await_until(changed, work.deadline_ns, "a slot that moves to another server").await?;
+            }
+        };
+        let is_elsewhere = request.names_shard() && self.shards.get(work.header.shard).is_none();
+        if is_elsewhere { Err(self.stale()) } else { Ok(entered) }
     }
 
     /// On whose behalf a request runs: a root that the kernel vouches for, and the servers, may
@@ -301,9 +307,7 @@ impl Server {
     /// Runs a request of this server to itself.
     pub(crate) async fn run_local(self: &Arc<Self>, request: &Request, mut work: Work) -> Result<Reply, Failure> {
         let shard = work.header.shard;
-        if self.moving.is_busy() || request.names_shard() && self.shards.get(shard).is_none() {
-            self.until_served(request, &work).await?;
-        }
+        let _under_way = self.enter_alone(request, &work).await?;
         let result = self.run_local_now(request, &mut work).await;
         if self.waits_for_recalls(request) {
             self.recalled(shard).await;

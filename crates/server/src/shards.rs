@@ -163,8 +163,8 @@ impl ShardSet {
             let mine = map.slots.shards_of(me).into_iter().filter_map(|id| {
                 let life = map.slots.keeps(id).map(|slot| slot.life)?;
                 let life = if switches.is(Sabotage::KeepLife) { Life(0) } else { life };
-                let cell = ShardCell::new(id, life, map.shards(), store);
-                self.join(&cell, published, leases);
+                let mut cell = ShardCell::new(id, life, map.shards(), store);
+                self.join(&mut cell, published, leases);
                 Some(cell)
             });
             Places::new(map.shards(), mine)
@@ -172,8 +172,8 @@ impl ShardSet {
     }
 
     /// The parts of the server that hear of changes of a shard are those of this one.
-    fn join(&self, cell: &ShardCell, published: &PublishedIndex, leases: &Arc<Leases>) {
-        let mut names = cell.names.lock();
+    fn join(&self, cell: &mut ShardCell, published: &PublishedIndex, leases: &Arc<Leases>) {
+        let names = cell.names.get_mut();
         names.shard.published = published.clone();
         names.shard.lease_table = LeaseTable::of(leases);
         names.shard.count_in(&self.records);
@@ -182,11 +182,12 @@ impl ShardSet {
     }
 
     /// Serves a shard that has come from another server.
-    pub(crate) fn put(&self, cell: ShardCell, log: &Log, published: &PublishedIndex, leases: &Arc<Leases>) {
-        self.join(&cell, published, leases);
-        cell.data.lock().log = log.clone();
-        cell.names.lock().shard.log = log.clone();
-        cell.names.lock().shard.publish_names();
+    pub(crate) fn put(&self, mut cell: ShardCell, log: &Log, published: &PublishedIndex, leases: &Arc<Leases>) {
+        self.join(&mut cell, published, leases);
+        cell.data.get_mut().log = log.clone();
+        let shard = &mut cell.names.get_mut().shard;
+        shard.log = log.clone();
+        shard.publish_names();
         let Some(place) = self.places.get().and_then(|places| places.made(cell.id)) else { return };
         if let Err(cell) = place.cell.set(Box::new(cell))
             && let Some(empty) = place.cell.get()
@@ -236,10 +237,10 @@ impl ShardSet {
     }
 
     /// Takes shards that were there before the server started again.
-    pub(crate) fn take(&self, shards: u32, cells: Vec<ShardCell>, log: &Log) {
-        for cell in &cells {
-            cell.data.lock().log = log.clone();
-            let mut names = cell.names.lock();
+    pub(crate) fn take(&self, shards: u32, mut cells: Vec<ShardCell>, log: &Log) {
+        for cell in &mut cells {
+            cell.data.get_mut().log = log.clone();
+            let names = cell.names.get_mut();
             names.shard.log = log.clone();
             names.shard.count_in(&self.records);
             names.shard.watches = self.watches.clone();
@@ -273,9 +274,9 @@ impl ShardSet {
 
 impl ShardCell {
     fn new(id: ShardId, life: Life, shards: u32, store: &Arc<Store>) -> ShardCell {
-        let cell = ShardCell::restored(Shard::new(id, shards), ChunkShard::new(store.clone()));
+        let mut cell = ShardCell::restored(Shard::new(id, shards), ChunkShard::new(store.clone()));
         if life > Life(0) {
-            let begun = cell.names.lock().shard.apply(&Op::BeginLife { life }, &Stamp::default());
+            let begun = cell.names.get_mut().shard.apply(&Op::BeginLife { life }, &Stamp::default());
             begun.reply.expect("a new shard is in its first life");
         }
         cell

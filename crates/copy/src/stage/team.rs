@@ -12,13 +12,14 @@ pub mod worker;
 use super::nodes::{Copied, Nodes, Part, Probe, Share};
 use crate::Watch;
 use crate::tree::ReadBack;
+use aze_io::sync::MutexGuard;
 use aze_io::threads::{self, Late, Receiver, Sender, Watched, now, queue};
 use aze_receipt::{CHUNK_BYTES, Sums};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use message::{FORM, Order, Said, Task, Volumes};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Tasks at work at the same time on all nodes, at most: a thread of the command waits for each.

@@ -311,11 +311,7 @@ impl Server {
             return self.ask_to_take(gift, giving, true).await;
         }
         self.drain(gift).await?;
-        for shard in self.shards_of(gift.slot) {
-            self.shards.seal(shard);
-        }
-        // What clients read without a request has to be asked for now, and then waits.
-        self.published.pause();
+        self.seal_slot(gift)?;
         self.sealed_of(gift.slot).into_iter().for_each(|cell| cell.names.lock().shard.recall_all());
         self.watch_outcome(gift.moving);
         if let Err(failure) = self.send_rest(gift, giving).await {
@@ -339,6 +335,21 @@ impl Server {
             }
             asked => asked,
         }
+    }
+
+    /// From now on the slot does not change here.
+    fn seal_slot(&self, gift: Gift) -> Result<(), Failure> {
+        // The word that the move was given up may have come since.
+        let _ending = self.moving.ends();
+        if self.moving.phase() != gift.phase() {
+            return Err(busy("the move was given up"));
+        }
+        for shard in self.shards_of(gift.slot) {
+            self.shards.seal(shard);
+        }
+        // What clients read without a request has to be asked for now, and then waits.
+        self.published.pause();
+        Ok(())
     }
 
     async fn sync_rest(&self) -> Result<(), Failure> {
@@ -374,15 +385,7 @@ impl Server {
         self.tell_all_resolved();
         let until_ns = self.io.mono_ns() + DRAIN_TIME_MAX.as_nanos() as u64;
         loop {
-            let mut why = format!("{} requests are being worked on", self.moving.under_way());
-            if self.moving.under_way() == 0 && self.moving.turn(Phase::Drains, gift.phase()) {
-                // A request of another server may have come in between.
-                match self.obstacle(gift.slot).filter(|_| self.moving.under_way() == 0) {
-                    None if self.moving.under_way() == 0 => return Ok(()),
-                    found => why = found.unwrap_or(why),
-                }
-                self.moving.turn(gift.phase(), Phase::Drains);
-            }
+            let Err(why) = self.moving.try_to_give(gift.phase(), || self.obstacle(gift.slot)) else { return Ok(()) };
             if self.io.mono_ns() >= until_ns {
                 self.moving.turn(Phase::Drains, Phase::Rests);
                 return Err(busy(format!("{}: {why}", self.who())));
@@ -501,7 +504,7 @@ impl Server {
         self.moving.rest();
     }
 
-    /// A new map is in use: a slot that it gives to another server is that server's. See [`Server::settle_by`].
+    /// A new map is in use: a slot that it gives to another server is that server's. See [`Server::settle_by_map`].
     pub(super) fn give_by(&self, map: &ShardMap) {
         let Phase::Gives { slot, to, .. } = self.moving.phase() else { return };
         if map.slots.get(slot).is_none_or(|slot| slot.primary == self.slot()) {

@@ -307,7 +307,7 @@ impl Server {
         }
         let over = || Failure::new(Code::Replayed, "the transaction is over");
         let by = self.server_in_life(sender);
-        let mine = match self.keeper.take_token(tx, by, self.io.mono_ns(), |holder| self.awaits(holder)) {
+        let mine = match self.keeper.take_token(tx, by, self.io.mono_ns(), self.awaits()) {
             Taken::Now => return Ok(Reply::Done.into()),
             Taken::After(mine) => mine,
             Taken::Over => return Err(over().into()),
@@ -325,7 +325,7 @@ impl Server {
                 let Some(Ok(())) = waited else {
                     return Err(Failure::new(Code::Busy, "another directory is being moved; try again"));
                 };
-                match server.keeper.take_token(tx, by, server.io.mono_ns(), |holder| server.awaits(holder)) {
+                match server.keeper.take_token(tx, by, server.io.mono_ns(), server.awaits()) {
                     Taken::Now => return Ok(Reply::Done),
                     Taken::After(again) => mine = again,
                     Taken::Over => return Err(over()),
@@ -334,11 +334,14 @@ impl Server {
         })
     }
 
-    /// Whether the process of a server has ended, and the next one brings to an end what it had begun.
-    fn awaits(&self, holder: Living) -> bool {
-        let map = self.map();
-        let is_another = |info: &ServerInfo| !info.left && (info.ended || info.session != holder.session);
-        self.persistence.is_some() && map.server(holder.server).is_some_and(is_another)
+    /// Whether, by the map as it is now, the process of a server has ended, and the next one brings to an end what it had begun.
+    fn awaits(&self) -> impl Fn(Living) -> bool {
+        // Looked at in advance: who puts a map into use locks it, and then the token.
+        let (map, is_persistent) = (self.map(), self.persistence.is_some());
+        move |holder| {
+            let is_another = |info: &ServerInfo| !info.left && (info.ended || info.session != holder.session);
+            is_persistent && map.server(holder.server).is_some_and(is_another)
+        }
     }
 
     /// A transaction has no use for the token any more. [`TxId`] 0: none of an earlier life of the sender has.

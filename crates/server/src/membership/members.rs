@@ -423,6 +423,9 @@ impl Server {
             // Before anybody sees the map: no token is given by it that others may have.
             self.keeper.begins(self.io.mono_ns());
         }
+        if kept_before.0 == self.slot() && kept_now.0 != self.slot() {
+            self.keeper.ends();
+        }
         *current = map.clone();
         drop(current);
         self.take_part(&map);
@@ -431,9 +434,6 @@ impl Server {
         }
         if begins_to_keep {
             self.begin_keeping();
-        }
-        if kept_before.0 == self.slot() && kept_now.0 != self.slot() {
-            self.keeper.ends();
         }
         if is_joined {
             drop(self.watch_neighbours());
@@ -444,7 +444,7 @@ impl Server {
         {
             self.move_ended(moving, &map);
         }
-        self.settle_by(&map);
+        self.settle_by_map();
         self.leave_by(&map, &left);
         map.indexes().for_each(|server| self.suspect_sessions(server));
         self.make_root(&map);

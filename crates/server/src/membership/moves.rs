@@ -225,18 +225,19 @@ impl Server {
     }
 
     /// A map is in use: the slot that is being given or taken is given or taken if it says so.
-    pub(super) fn settle_by(self: &Arc<Self>, map: &ShardMap) {
+    pub(super) fn settle_by_map(self: &Arc<Self>) {
         let _ending = self.moving.ends();
-        self.give_by(map);
-        self.take_by(map);
+        // Not one that the thread has put into use: it may have stood still since, and the slot have gone further.
+        let map = self.map();
+        self.give_by(&map);
+        self.take_by(&map);
     }
 
     /// A move is over, and this map, or the one known here, says how it ended.
     pub(crate) fn move_ended(self: &Arc<Self>, moving: u64, map: &ShardMap) {
         self.install_map(Arc::new(map.clone()));
         // Another thread may have put the map into use, and not have come to this yet.
-        let map = self.map();
-        self.settle_by(&map);
+        self.settle_by_map();
         // What the map has not settled was given up.
         self.keep_slot(moving);
         self.drop_slot(moving);

@@ -5,6 +5,7 @@
 //! requests are still told apart; only one that was away for `FORGET_TIME` is forgotten and refused,
 //! or that had locks, or had frozen a file, for which others may wait.
 
+use crate::membership::state::moving::UnderWay;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -31,7 +32,7 @@ impl Server {
             while let Some(left) = server.sessions.silence_left(session, server.io.mono_ns()) {
                 server.io.sleep(left).await;
             }
-            server.until_settled().await;
+            let _settled = server.until_settled().await;
             if server.has_locks(session) {
                 server.end_session(session);
             }
@@ -87,18 +88,19 @@ impl Server {
             self.io.spawn(async move {
                 let is_away = || server.sessions.is_away(session, leaving);
                 server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
-                server.until_settled().await;
+                let settled = server.until_settled().await;
                 if is_away() && server.has_locks(session) {
                     // Others wait for its locks: it cannot come back.
                     return server.end_session(session);
                 }
                 if is_away() {
                     server.session_left(session);
+                    drop(settled);
                     server.io.sleep(FORGET_TIME).await;
-                    server.until_settled().await;
-                }
-                if is_away() {
-                    server.end_session(session);
+                    let _settled = server.until_settled().await;
+                    if is_away() {
+                        server.end_session(session);
+                    }
                 }
             });
         }
@@ -128,7 +130,7 @@ impl Server {
         self.io.spawn(async move {
             io.sleep(FORGET_TIME).await;
             let Some(server) = server.upgrade() else { return };
-            server.until_settled().await;
+            let _settled = server.until_settled().await;
             if !server.sessions.is_alive(session) {
                 server.forget_outcomes(session);
             }
@@ -143,11 +145,17 @@ impl Server {
         }
     }
 
-    /// Waits until no slot is being given or taken here: what ends with a session would be missed.
-    pub(crate) async fn until_settled(&self) {
-        while let Some(changed) = self.moving.changed() {
-            // Whichever phase comes: look again.
-            let _ = changed.await;
+    /// Waits until no slot is being given or taken here, since what ends with a session would be missed. None is as long as what
+    /// this gives is there.
+    pub(crate) async fn until_settled(&self) -> UnderWay {
+        loop {
+            if let Some(settled) = self.moving.begin_at_rest() {
+                return settled;
+            }
+            if let Some(changed) = self.moving.changed() {
+                // Whichever phase comes: look again.
+                let _ = changed.await;
+            }
         }
     }
 

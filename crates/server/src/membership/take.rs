@@ -5,7 +5,7 @@
 
 use crate::membership::give::count_entries;
 use crate::membership::leave::GOING_TIME_MAX;
-use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused, Sending};
+use crate::membership::state::moving::{Arriving, Brought, Pending, Refused, Sending};
 use crate::membership::state::pieces::Piece;
 use crate::persistence::state::persistence::{Persistence, disk_failure};
 use crate::persistence::state::record::Step;
@@ -143,6 +143,7 @@ impl Server {
             if is_new { pending.take(piece, payload, self) } else { Ok(()) }.map(|()| is_new)
         });
         if taken.map_err(|refused| refused.failure(moving))?? && begins_anew {
+            let _ending = self.moving.ends();
             let directories = self.moving.begins_anew(moving);
             directories.iter().for_each(|(dir, brought)| self.directories.given(*dir, brought));
         }
@@ -205,7 +206,7 @@ impl Server {
         leased: bool,
     ) -> Attempt<Output> {
         let from = self.giver(work)?;
-        let (taking, sending) = (Phase::Takes { moving, slot, from }, Sending { moving, pieces });
+        let sending = Sending { moving, pieces };
         if self.moving.is_taken(sending, leased) {
             // Nothing of it may be refused any more: the giver would go on with the slot.
             return Ok(Reply::Done.into());
@@ -221,14 +222,7 @@ impl Server {
         let Some(directories) = counted.map_err(|refused| refused.failure(moving))? else {
             return Err(Failure::new(Code::Busy, format!("not all of slot {slot} has arrived")).into());
         };
-        if self.moving.turn(Phase::Rests, taking) {
-            directories.iter().for_each(|(dir, brought)| self.directories.brought(*dir, brought));
-            let noted = self.moving.arriving((moving, from), |pending| pending.directories = directories.clone());
-            noted.map_err(|refused| refused.failure(moving))?;
-            self.watch_outcome(moving);
-        } else if self.moving.phase() != taking {
-            return Err(Refused::Other.failure(moving).into());
-        }
+        self.begin_to_take((moving, slot, from), &directories)?;
         let (server, known) = (self.clone(), work.header.map_epoch);
         then(async move {
             let taken = async {
@@ -247,6 +241,22 @@ impl Server {
                 }
             }
         })
+    }
+
+    /// Counts what comes of each directory, until the move ends otherwise.
+    fn begin_to_take(
+        self: &Arc<Self>,
+        (moving, slot, from): (u64, SlotIndex, ServerIndex),
+        directories: &BTreeMap<Ino, Brought>,
+    ) -> Result<(), Failure> {
+        // The word that the move was given up may come at the same moment.
+        let _ending = self.moving.ends();
+        let begun = self.moving.begin_to_take((moving, slot, from), directories);
+        if begun.map_err(|refused| refused.failure(moving))? {
+            directories.iter().for_each(|(dir, brought)| self.directories.brought(*dir, brought));
+            self.watch_outcome(moving);
+        }
+        Ok(())
     }
 
     /// What of each directory comes; those whose homes come, too, get this server as a holder.
@@ -312,13 +322,15 @@ impl Server {
 
     /// The giver asks, since the keeper has ended: a slot that was not taken into use never will be.
     pub(crate) fn take_undo(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
-        self.settle_by(&self.map());
+        self.settle_by_map();
         self.drop_slot(moving);
         Ok(Reply::Map { map: (*self.map()).clone() }.into())
     }
 
-    /// A new map is in use: a slot that it gives to this server is served from now on. See [`Server::settle_by`].
+    /// A new map is in use: a slot that it gives to this server is served from now on. See [`Server::settle_by_map`].
     pub(super) fn take_by(self: &Arc<Self>, map: &ShardMap) {
+        // No slot is given before the sessions are known that came with this one.
+        let _under_way = self.moving.begin();
         let is_mine = |slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot());
         let _taking = self.persistence.as_ref().map(|persistence| persistence.taking.lock());
         let Some(pending) = self.moving.take_up(is_mine) else { return };
@@ -365,6 +377,7 @@ impl Server {
         let server = self.clone();
         self.io.spawn(async move {
             server.io.sleep(told + Duration::from_millis(SESSION_GRACE_MS)).await;
+            let _settled = server.until_settled().await;
             sessions.into_iter().for_each(|session| server.session_gone(session, by, false));
         });
     }
@@ -384,6 +397,7 @@ impl Server {
             for other in others {
                 let request = Request::KnowsSession { session };
                 let said = server.ask(other, ShardId(0), request).await;
+                let _settled = server.until_settled().await;
                 if said.is_err_and(|failure| failure.code == Code::Expired)
                     && server.moving.end_vouching(session, other).is_empty()
                     && !server.sessions.is_connected(session)

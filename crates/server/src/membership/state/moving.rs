@@ -195,7 +195,21 @@ impl Moving {
         }
     }
 
-    /// Begins to work on a request that a client or a server has sent.
+    /// Begins to work on something, in whatever phase.
+    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, SeqCst);
+        UnderWay(self.clone())
+    }
+
+    /// Begins to work on something that must not happen while a slot is given or taken; `None` in another phase than
+    /// [`Phase::Rests`], and then it is to be tried again when that has [changed](Self::changed).
+    pub(crate) fn begin_at_rest(self: &Arc<Self>) -> Option<UnderWay> {
+        // Counted before it looks, as in [`Self::enter`].
+        let begun = self.begin();
+        Some(begun).filter(|_| !self.is_busy.load(SeqCst))
+    }
+
+    /// Begins to work on a request that a client or a server has sent, this one too.
     ///
     /// # Errors
     /// It has to wait ([`Self::changed`]), and then to be tried again.
@@ -210,8 +224,7 @@ impl Moving {
             return Ok(None);
         }
         // Counted before it looks: a giver that begins to drain looks afterwards.
-        self.under_way.fetch_add(1, SeqCst);
-        let counted = UnderWay(self.clone());
+        let counted = self.begin();
         if self.is_busy.load(SeqCst) && self.holds(request, shard, by_server) {
             return Err(());
         }
@@ -219,7 +232,7 @@ impl Moving {
     }
 
     /// Whether a request has to wait.
-    pub(crate) fn holds(&self, request: &Request, shard: ShardId, by_server: bool) -> bool {
+    fn holds(&self, request: &Request, shard: ShardId, by_server: bool) -> bool {
         match self.table.lock().phase {
             Phase::Rests => false,
             Phase::Drains => !by_server && request.rules().pace != Pace::Waits,
@@ -281,6 +294,32 @@ impl Moving {
             self.set(&mut table, to);
         }
         is_from
+    }
+
+    /// Goes from draining to giving, from which on requests that concern the slot wait, unless something is in the way;
+    /// `look` says what, once nothing that has begun before can put it there.
+    ///
+    /// # Errors
+    /// What it is; the phase is as before.
+    pub(crate) fn try_to_give(&self, gives: Phase, look: impl FnOnce() -> Option<String>) -> Result<(), String> {
+        let busy = || match self.under_way() {
+            0 => None,
+            under_way => Some(format!("{under_way} requests are being worked on")),
+        };
+        if let Some(why) = busy() {
+            return Err(why);
+        }
+        if !self.turn(Phase::Drains, gives) {
+            return Err("it does not drain any more".into());
+        }
+        // A request of another server may have begun before the turn, and has to end before the look.
+        match busy().or_else(look) {
+            None => Ok(()),
+            Some(why) => {
+                self.turn(gives, Phase::Drains);
+                Err(why)
+            }
+        }
     }
 
     /// What this server has sent of the slot that it gives; one question at a time.
@@ -399,6 +438,32 @@ impl Moving {
         let result = take(&mut pending);
         table.pending = Some(pending);
         Ok(result)
+    }
+
+    /// All of the slot is here, with these parts of directories: requests that concern it wait from now on. `false` if that was so already.
+    ///
+    /// # Errors
+    /// The move is over, or another one is not.
+    pub(crate) fn begin_to_take(
+        &self,
+        (moving, slot, from): (u64, SlotIndex, ServerIndex),
+        directories: &BTreeMap<Ino, Brought>,
+    ) -> Result<bool, Refused> {
+        let mut table = self.table.lock();
+        let takes = Phase::Takes { moving, slot, from };
+        if moving <= table.over {
+            return Err(Refused::Over);
+        }
+        if table.phase == takes {
+            return Ok(false);
+        }
+        let is_at_rest = table.phase == Phase::Rests;
+        let Some(pending) = table.pending.as_mut().filter(|pending| is_at_rest && pending.moving == moving) else {
+            return Err(Refused::Other);
+        };
+        pending.directories = directories.clone();
+        self.set(&mut table, takes);
+        Ok(true)
     }
 
     /// All of the slot is here, and the giver is told so: from now on only the end of the move changes that, or a giver that begins
@@ -528,5 +593,92 @@ impl Arriving {
     pub(crate) fn sessions(&self) -> BTreeSet<SessionId> {
         let locking = self.locks.values().flat_map(FileLocks::sessions);
         self.opens.iter().map(|row| row.session).chain(locking).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use futures_util::task::{ArcWake, Context, waker};
+
+    const GIVES: Phase = Phase::Gives { moving: 1, slot: SlotIndex(3), to: ServerIndex(1) };
+
+    fn draining() -> Arc<Moving> {
+        let moving = Moving::new(64);
+        assert!(moving.turn(Phase::Rests, Phase::Drains));
+        moving
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_looked_for_when_nothing_can_put_it_there() {
+        let moving = draining();
+        let request = moving.begin();
+        assert!(moving.try_to_give(GIVES, || panic!("the request may put something in the way")).is_err());
+        assert_eq!(moving.phase(), Phase::Drains);
+        drop(request);
+        assert_eq!(moving.try_to_give(GIVES, || Some("a lock".into())), Err("a lock".into()));
+        assert_eq!(moving.phase(), Phase::Drains);
+        // Requests that begin during the look have nothing to do with the slot, or wait.
+        assert_eq!(
+            moving.try_to_give(GIVES, || {
+                drop(moving.begin());
+                None
+            }),
+            Ok(())
+        );
+        assert_eq!(moving.phase(), GIVES);
+    }
+
+    /// A request that begins at the very moment of the turn: who waits for the phase is woken then.
+    struct BeginsAtTurn {
+        moving: Arc<Moving>,
+        begun: Mutex<Option<UnderWay>>,
+    }
+
+    impl ArcWake for BeginsAtTurn {
+        fn wake_by_ref(this: &Arc<Self>) {
+            *this.begun.lock() = Some(this.moving.begin());
+        }
+    }
+
+    #[test]
+    fn a_request_that_has_begun_by_the_turn_ends_before_the_look() {
+        let moving = draining();
+        let mut changed = moving.changed().expect("it does not rest");
+        let beginner = Arc::new(BeginsAtTurn { moving: moving.clone(), begun: Mutex::default() });
+        let waker = waker(beginner.clone());
+        assert!(changed.poll_unpin(&mut Context::from_waker(&waker)).is_pending());
+        let given = moving.try_to_give(GIVES, || panic!("the request may put something in the way"));
+        assert!(given.is_err() && moving.phase() == Phase::Drains);
+        assert!(beginner.begun.lock().take().is_some(), "the request has begun");
+        assert_eq!(moving.try_to_give(GIVES, || None), Ok(()));
+    }
+
+    #[test]
+    fn no_slot_is_given_while_a_session_ends() {
+        let moving = Moving::new(64);
+        let ending = moving.begin_at_rest().expect("it rests");
+        assert!(moving.turn(Phase::Rests, Phase::Drains));
+        assert!(moving.try_to_give(GIVES, || None).is_err());
+        assert!(moving.begin_at_rest().is_none(), "another session waits");
+        drop(ending);
+        assert!(moving.try_to_give(GIVES, || None).is_ok());
+        assert_eq!(moving.under_way(), 0);
+    }
+
+    #[test]
+    fn parts_of_directories_are_counted_once_and_not_after_the_end() {
+        let moving = Moving::new(64);
+        let (from, slot) = (ServerIndex(1), SlotIndex(3));
+        let directories = BTreeMap::from([(Ino(7), Brought { entries: 2, ..Brought::default() })]);
+        assert_eq!(moving.arriving((1, from), |_| ()), Ok(()));
+        assert_eq!(moving.begin_to_take((1, slot, from), &directories), Ok(true));
+        assert_eq!(moving.begin_to_take((1, slot, from), &directories), Ok(false), "a copy of the word");
+        let given_up = moving.give_up(1).expect("pieces have come");
+        assert_eq!(given_up.directories.len(), 1, "what was counted is taken off");
+        assert_eq!(moving.begin_to_take((1, slot, from), &directories), Err(Refused::Over));
+        assert_eq!(moving.begin_to_take((2, slot, from), &directories), Err(Refused::Other), "nothing of it has come");
+        assert_eq!(moving.phase(), Phase::Rests);
     }
 }
