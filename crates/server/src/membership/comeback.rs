@@ -488,12 +488,18 @@ impl Server {
     }
 
     /// Refuses what an earlier life of another server has sent, from now on.
-    pub(super) fn retire(self: &Arc<Self>, session: SessionId) {
-        if self.config.switches.is(Sabotage::SkipLifeFence) {
-            return;
+    pub(super) fn refuse_life(&self, session: SessionId) {
+        if !self.config.switches.is(Sabotage::SkipLifeFence) {
+            self.sessions.end(session);
+            self.retired.lock().push(session);
         }
-        self.end_session(session);
-        self.retired.lock().push(session);
+    }
+
+    /// Drops what an earlier life of another server held here, which is refused by now.
+    pub(super) fn retire(self: &Arc<Self>, session: SessionId) {
+        if !self.config.switches.is(Sabotage::SkipLifeFence) {
+            self.end_session(session);
+        }
     }
 
     /// Waits until no change that an earlier life of another server has asked for is under way here.

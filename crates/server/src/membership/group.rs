@@ -287,14 +287,15 @@ impl Server {
     }
 
     /// A newer map is in use: if it has formed another group, this server is a member of that or of none.
-    pub(super) fn take_part(self: &Arc<Self>, map: &ShardMap) {
+    pub(super) fn take_part(self: &Arc<Self>) {
         if self.persistence.is_some() {
             let server = self.clone();
             // Who decides something waits for it.
             self.io.spawn(async move { drop(server.take_part_durably().await) });
             return;
         }
-        let me = self.session();
+        // Not the one that the thread has put into use: there may be a newer one by now, and another group.
+        let (map, me) = (self.map(), self.session());
         self.group.take_part(map.group.formed, || {
             map.group.members.iter().find(|member| member.session == me)?;
             Some(self.member(&map.group, id_of(me), map.to_bytes()))

@@ -407,6 +407,8 @@ impl Server {
             if before.session != now.session {
                 self.peers.disconnect(index);
                 if now.life > 0 && index != self.slot() {
+                    // Before anybody sees the map: who has it is taken to refuse them.
+                    self.refuse_life(before.session);
                     retired.push(before.session);
                     returned.push(index);
                 }
@@ -428,7 +430,7 @@ impl Server {
         }
         *current = map.clone();
         drop(current);
-        self.take_part(&map);
+        self.take_part();
         if kept_before != kept_now {
             self.group.keeper_has_changed();
         }
