@@ -286,3 +286,50 @@ fn who_cannot_leave_is_told_so() {
         assert!(back.detail.contains("server 1 has left the volume"), "{back}");
     });
 }
+
+/// How a server ends that keeps the map and is told to leave by itself, while another one is silent for some time: `from` a moment after the
+/// beginning, or since that one keeps the map.
+fn leaves_beside_a_silent_server(silent: u16, from: Option<Duration>, time: Duration) -> Result<(), String> {
+    let (result, told) = std::sync::mpsc::channel();
+    // As long as servers of the real program have for one answer.
+    let layout = Layout { deadline: Duration::from_secs(5), ..Layout::of(3) };
+    with_layout(layout, move |cluster, client| async move {
+        for index in 0..40 {
+            create(&client, Ino::ROOT, &format!("f{index}")).await;
+        }
+        let (tell, left) = futures_channel::oneshot::channel();
+        let keeper = cluster.server(0).expect("it runs");
+        keeper.leave_by_itself(Duration::from_secs(150), move |how| drop(tell.send(how)));
+        let others: Vec<String> =
+            (0..3).filter(|other| *other != silent).map(server_node).chain([client_node(0)]).collect();
+        let is_silent = async {
+            while from.is_none() && cluster.newest_map().is_none_or(|map| map.keeper != ServerIndex(silent)) {
+                cluster.sim.sleep(Duration::from_micros(100)).await;
+            }
+            cluster.sim.sleep(from.unwrap_or_default()).await;
+            for other in &others {
+                cluster.sim.set_link(&server_node(silent), other, Link::Down);
+                cluster.sim.set_link(other, &server_node(silent), Link::Down);
+            }
+            cluster.sim.sleep(time).await;
+            cluster.sim.heal();
+        };
+        let how = join(left, is_silent).await.0.expect("it is told");
+        result.send(how.map_err(|failure| failure.to_string())).expect("somebody waits");
+    });
+    told.recv().expect("it was told")
+}
+
+/// While another server does not answer, it may be unclear for seconds who keeps the map: who leaves by itself asks again.
+#[test]
+fn who_leaves_by_itself_waits_for_servers_that_are_silent() {
+    let mut failed = Vec::new();
+    let moments = (0..20).map(|at| Some(Duration::from_millis(at * 2)));
+    for (silent, from) in [(1, None)].into_iter().chain(moments.flat_map(|from| [(1, from), (2, from)])) {
+        for seconds in [3, 9, 20, 60] {
+            let left = leaves_beside_a_silent_server(silent, from, Duration::from_secs(seconds));
+            failed.extend(left.err().map(|why| format!("server {silent}, {from:?}, for {seconds} s: {why}")));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}

@@ -4,6 +4,7 @@
 //! command ends nothing but the moves to come. A server without slots has left: the map says so, nobody asks it any more, and its
 //! process ends when it has told others what it owes them.
 
+use crate::membership::takeover::is_stale;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -141,7 +142,7 @@ impl Server {
     /// Has this server leave. Slots that have moved when it gives up stay where they are.
     ///
     /// # Errors
-    /// Those of [`Server::leave`] but for [`Code::Busy`]; the last failure when `time` is over.
+    /// Those of [`Server::leave`] but for [`Code::Busy`], silence and refusals by a newer map; the last failure when `time` is over.
     async fn leave_within(self: &Arc<Self>, time: Duration) -> Result<(), Failure> {
         let until_ns = self.io.mono_ns() + time.as_nanos() as u64;
         loop {
@@ -151,8 +152,10 @@ impl Server {
             }
             let slots = self.leaving(&[self.slot()]).0;
             let is_other = |server: &ServerIndex| *server != self.slot() && !self.has_seen_end(*server);
-            let goes_on = asked.as_ref().err().is_none_or(|failure| failure.code == Code::Busy || failure.is_silence())
-                && self.living().iter().any(is_other);
+            // While a member of the group is silent, another one may take the keeper's place again and again.
+            let is_passing =
+                |failure: &Failure| failure.code == Code::Busy || failure.is_silence() || is_stale(failure);
+            let goes_on = asked.as_ref().err().is_none_or(is_passing) && self.living().iter().any(is_other);
             if !goes_on || self.is_stopping() || self.io.mono_ns() >= until_ns {
                 let failure = asked.err().unwrap_or_else(|| Code::TimedOut.into());
                 return Err(failure.during(format!("{slots} of its slots have not moved")));

@@ -437,6 +437,7 @@ pub(super) fn end_in(map: &mut ShardMap, server: ServerIndex) {
     }
 }
 
-fn is_stale(failure: &Failure) -> bool {
+/// Whether another server keeps the map, or the asker's map is an old one.
+pub(super) fn is_stale(failure: &Failure) -> bool {
     matches!(failure.refusal, Some(Refusal::MapStale { .. }))
 }
