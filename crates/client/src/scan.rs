@@ -11,7 +11,7 @@ use crate::client::{Client, Core};
 use crate::data::in_window;
 use crate::route::is_replanned;
 use aze_proto::fields;
-use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::limits::{LIST_ENTRIES_MAX, SCAN_DIRS_MAX};
 use aze_proto::message::{Found, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
 use aze_proto::{Attr, Code, Failure, Identity, Ino, Name, Reply, Request, ServerIndex, ShardMap, SlotIndex};
@@ -20,7 +20,8 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Directories in one request: a request of some KiB that keeps a server busy for milliseconds.
+/// Directories in one request, for each server: a request that keeps a server busy for milliseconds, since each server has a part of their
+/// entries. So all requests are two for each server and one for each so many directories, of a tree with two levels.
 const BATCH_DIRS: usize = 256;
 /// Directories that wait from which on the tree is gone through depth first.
 const FRONTIER_MAX: usize = 65_536;
@@ -126,7 +127,7 @@ impl Scan<'_> {
     async fn run(mut self, each: &mut (dyn FnMut(&ScanPage) + Send)) -> Result<(), Failure> {
         let mut running = FuturesUnordered::new();
         loop {
-            if self.frontier.len() >= BATCH_DIRS || running.is_empty() && self.jobs.is_empty() {
+            if self.frontier.len() >= self.batch_dirs() || running.is_empty() && self.jobs.is_empty() {
                 self.next_batch();
             }
             // Two pages under way for each server: one is being made while another travels.
@@ -147,8 +148,13 @@ impl Scan<'_> {
         }
     }
 
+    /// Directories that are asked about at once.
+    fn batch_dirs(&self) -> usize {
+        (BATCH_DIRS * self.core.routes.read().map.members().count()).clamp(BATCH_DIRS, SCAN_DIRS_MAX)
+    }
+
     fn next_batch(&mut self) {
-        let count = self.frontier.len().min(BATCH_DIRS);
+        let count = self.frontier.len().min(self.batch_dirs());
         let batch = match self.frontier.len() > FRONTIER_MAX {
             true => self.frontier.split_off(self.frontier.len() - count),
             false => self.frontier.drain(..count).collect(),

@@ -111,6 +111,9 @@ pub const NAMESPACE_CHANGES_KEPT: usize = 4096;
 /// Entries that one page of a listing holds at most.
 pub const LIST_ENTRIES_MAX: usize = 4096;
 
+/// Directories in one request of a search.
+pub const SCAN_DIRS_MAX: usize = 4096;
+
 /// Times that bytes damaged on their way are sent before damage is reported. A network that damages one
 /// packet in a hundred of those that its own checksums let pass does so four times in a row once in a
 /// hundred million; damage in a store is there every time.

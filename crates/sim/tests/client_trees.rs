@@ -248,3 +248,51 @@ fn a_name_beside_another_is_on_the_same_server_and_found_at_once() {
         }
     });
 }
+
+/// Directories of a tree that is searched, and names in each.
+const DIRS: usize = 1000;
+const NAMES: usize = 10;
+
+/// Requests of one search through a tree of that many directories, by kind.
+fn requests_of_a_search(servers: u16, predicate: Predicate) -> BTreeMap<String, u64> {
+    let (tell, told) = std::sync::mpsc::channel();
+    with_cluster(servers, move |cluster, client| async move {
+        let unopened = NewFile { open: None, ..opened_file() };
+        let root = client.mkdir_all(&ROOT, b"/root", 0o755).await.expect("a directory can be made").ino;
+        for dir in 0..DIRS {
+            let path = format!("/root/d{dir}");
+            let dir = client.mkdir_all(&ROOT, path.as_bytes(), 0o755).await.expect("directories can be made").ino;
+            let made = (0..NAMES).map(|index| {
+                let (client, name, unopened) = (&client, name(&format!("n{index}")), &unopened);
+                async move { client.create(&ROOT, dir, &name, unopened).await.map(drop) }
+            });
+            futures_util::future::try_join_all(made).await.expect("new names");
+        }
+        let asked = || {
+            let mut counts = BTreeMap::new();
+            for counter in cluster.servers().iter().flat_map(|server| server.status().requests) {
+                *counts.entry(counter.name).or_insert(0) += counter.count;
+            }
+            counts
+        };
+        cluster.client_io(0).sleep(std::time::Duration::from_secs(1)).await;
+        let before = asked();
+        let (found, ended) = find(&client, &ROOT, root, &predicate).await;
+        assert_eq!((found.len(), ended), (DIRS * (NAMES + 1), Ok(())));
+        let mut counts = asked();
+        counts.iter_mut().for_each(|(name, count)| *count -= before.get(name).copied().unwrap_or(0));
+        counts.retain(|_, count| *count > 0);
+        tell.send(counts).expect("somebody waits");
+    });
+    told.recv().expect("it was told")
+}
+
+/// Two for each server, one for the root and one for all directories below it, and one for each 256 directories.
+#[test]
+fn a_search_asks_each_server_for_many_directories_at_a_time() {
+    for servers in [64, 4] {
+        let counts = requests_of_a_search(servers, Predicate::default());
+        let most = 2 * u64::from(servers) + DIRS.div_ceil(256) as u64;
+        assert!(counts.values().sum::<u64>() <= most, "{servers} servers: {counts:?}, at most {most}");
+    }
+}

@@ -10,7 +10,7 @@ use crate::wait::Attempt;
 use crate::work::{Output, Work};
 use aze_meta::access::Want;
 use aze_proto::fields::Scan;
-use aze_proto::limits::{LIST_ENTRIES_MAX, PAGE_BYTES_MAX};
+use aze_proto::limits::{LIST_ENTRIES_MAX, PAGE_BYTES_MAX, SCAN_DIRS_MAX};
 use aze_proto::message::{Found, Listed, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
 use aze_proto::slots::slot_of;
@@ -21,9 +21,6 @@ use std::sync::Arc;
 /// Entries that one page of a search looks at before it is sent: a page must be done within
 /// milliseconds, for any predicate.
 const SCAN_ENTRIES_MAX: usize = 65_536;
-
-/// Directories in one search request.
-const SCAN_DIRS_MAX: usize = 4096;
 
 /// Encoded size of an entry with attributes and without its name, rounded up.
 const ENTRY_BYTES: usize = 192;
