@@ -143,6 +143,8 @@ pub enum Sabotage {
     PromiseUnsaved,
     /// A member of the keeper group that comes back has forgotten its promises, and votes.
     ForgetPromises,
+    /// A server that is no member of the keeper group does not write down that it has promised nothing.
+    NoPromiseUnsaid,
     /// A start goes by the map on the disk of server 0.
     StartByFirst,
     /// The taker of a slot says that it has all of it when it has that in memory.

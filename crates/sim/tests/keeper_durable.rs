@@ -342,6 +342,43 @@ fn who_has_handed_over_and_died_tells_so() {
     }
 }
 
+/// Of two servers the keeper hands over to the other one, which dies before it has heard of that: whether it comes back, as the keeper, and
+/// decides.
+fn comes_back_as_the_heir(switches: Switches) -> Result<(), Failure> {
+    let ended = Arc::new(Mutex::new(None));
+    let noted = ended.clone();
+    with_layout(layout(2, switches), move |cluster, client| async move {
+        client.status().await;
+        cut_off(&cluster, "s0", &["s1"]);
+        assert_eq!(hand_over(&cluster, 0, 1).await, Some(Ok(())), "it decides alone");
+        assert_eq!(cluster.server(1).expect("it runs").map().keeper, ServerIndex(0), "it has not heard of it");
+        cluster.kill_server(1, false);
+        cluster.sim.heal();
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        let back = cluster.bring_back(1).await;
+        if back.is_ok() {
+            let map = cluster.newest_map().expect("both run");
+            assert_eq!((map.keeper, map.group.members.len()), (ServerIndex(1), 1));
+            let dir = dir_at(&client, 1, 0).await;
+            let [old, new] = [0, 1].map(|number| name_at(&client, dir, 1, number));
+            make_dir(&client, dir, &old).await;
+            assert_eq!(rename(&client, dir, &old, &new).await, Ok(()));
+            // Everything starts by what it has decided.
+            cluster.kill_all(1, true);
+            cluster.start().await.expect("both are there");
+        }
+        *noted.lock() = Some(back);
+    });
+    ended.lock().take().expect("it has ended")
+}
+
+#[test]
+fn a_server_that_is_handed_the_map_and_dies_comes_back_alone() {
+    assert_eq!(comes_back_as_the_heir(Switches::default()), Ok(()));
+    let back = comes_back_as_the_heir(Switches::without(Sabotage::NoPromiseUnsaid));
+    assert_eq!(back.map_err(|failure| failure.code), Err(Code::Lost), "it is noticed");
+}
+
 /// Seeds on every change.
 const SEEDS: u64 = 40;
 

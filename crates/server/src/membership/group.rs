@@ -332,7 +332,7 @@ impl Server {
         }
         if !map.group.members.contains(&me) {
             self.group.is_now(None);
-            return Ok(());
+            return self.keep_no_promise(&map).await;
         }
         let id = id_of(me.session);
         let ids: Vec<MemberId> = map.group.members.iter().map(|member| id_of(member.session)).collect();

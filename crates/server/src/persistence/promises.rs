@@ -1,10 +1,10 @@
 //! A member of the keeper group writes its promises down (`state/promises.rs`).
 
 use super::state::persistence::{Persistence, disk_failure};
-use super::state::promises::taken_over;
+use super::state::promises::no_promise;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
-use aze_proto::place::Agreed;
+use aze_proto::place::{Agreed, ShardMap};
 use aze_proto::{Failure, MapEpoch};
 use aze_store::disk::group::GroupFile;
 use std::sync::Arc;
@@ -46,6 +46,20 @@ impl Server {
         self.write_promise(&file).await
     }
 
+    /// Writes down, once in each start, that this server has promised nothing in it so far: if it dies before it has written that it is a member
+    /// of a later group, its next process knows that it has promised nothing as that.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) async fn keep_no_promise(&self, map: &ShardMap) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let start = persistence.starts.now().begun;
+        if self.config.switches.is(Sabotage::NoPromiseUnsaid) || persistence.promises.has_of(start).await {
+            return Ok(());
+        }
+        self.write_promise(&no_promise(persistence.volume(), start, map)).await.map(drop)
+    }
+
     async fn write_promise(&self, file: &GroupFile) -> Result<bool, Failure> {
         let Some(persistence) = &self.persistence else { return Ok(true) };
         persistence.promises.write(&*persistence.dir, file).await.map_err(|error| {
@@ -63,6 +77,6 @@ impl Server {
         let Some(persistence) = &self.persistence else { return Ok(()) };
         // This start is not counted yet.
         let start = persistence.starts.now().begun + 1;
-        self.write_promise(&taken_over(persistence.volume(), start, agreed)).await.map(drop)
+        self.write_promise(&no_promise(persistence.volume(), start, &agreed.map)).await.map(drop)
     }
 }

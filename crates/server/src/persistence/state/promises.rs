@@ -43,6 +43,11 @@ impl Promises {
         self.found.as_ref().filter(|file| file.start == start)
     }
 
+    /// Whether the file is of this start of the volume, or of a later one.
+    pub(in crate::persistence) async fn has_of(&self, start: u64) -> bool {
+        self.writing.lock().await.0 >= start
+    }
+
     /// Replaces the file, durably; `false` if it is of a later group by now, so that this one is over.
     pub(in crate::persistence) async fn write(&self, dir: &dyn Dir, file: &GroupFile) -> DiskResult<bool> {
         let mut of = self.writing.lock().await;
@@ -63,10 +68,10 @@ pub(in crate::persistence) fn agreed_in(file: &GroupFile) -> Result<Agreed, Stri
     Ok(Agreed { start: file.start, formed: file.formed, term, index, map })
 }
 
-/// A file with the map of another server's file. No member goes on with it: all votes are over when a start is.
-pub(in crate::persistence) fn taken_over(volume: u64, start: u64, agreed: &Agreed) -> GroupFile {
+/// A file with a map on which others have decided, and no promise: no member goes on with it.
+pub(in crate::persistence) fn no_promise(volume: u64, start: u64, map: &ShardMap) -> GroupFile {
     let nobody = MemberId(1);
-    let log = Group::found(nobody, &[nobody], agreed.map.to_bytes()).stored();
+    let log = Group::found(nobody, &[nobody], map.to_bytes()).stored();
     GroupFile { volume, start, formed: MapEpoch(0), log }
 }
 
