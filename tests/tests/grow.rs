@@ -267,6 +267,35 @@ fn a_server_that_dies_before_it_has_a_slot_takes_nothing_along() {
     assert!(had_none > 0);
 }
 
+/// Another command changes the record of the volume while servers start: the record has both changes.
+#[test]
+fn what_another_command_notes_while_servers_start_stays() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(100));
+    place.up(&["--name", "v", "--servers", "2"]);
+    let mut grow = place.command(&["grow", "--servers", "1"]);
+    let mut grow = grow.stderr(Stdio::null()).spawn().expect("it starts");
+    let mut new = None;
+    wait_until("it has started a server", || {
+        new = child_of(grow.id());
+        new.is_some()
+    });
+    let new = new.expect("it is there");
+    // Until it goes on, the command waits, and has read the record.
+    signal(new, libc::SIGSTOP);
+    let path = place.path("run/v/volume.json");
+    let mut record = json(&fs::read_to_string(&path).expect("a record"));
+    assert_eq!(record["servers"].as_array().map(Vec::len), Some(2), "it has not joined");
+    record["starts"] = 5.into();
+    fs::write(&path, record.to_string()).expect("written");
+    signal(new, libc::SIGCONT);
+    assert!(grow.wait().expect("it ends").success());
+    let record = json(&fs::read_to_string(&path).expect("a record"));
+    assert_eq!((&record["starts"], record["servers"].as_array().map(Vec::len)), (&5.into(), Some(3)));
+    place.aze(&["down", "--force", "--discard"]).ok();
+    wait_until("all have ended", || !runs(new));
+}
+
 fn refused(place: &Place, args: &[&str], why: &str) {
     let all: Vec<&str> = ["grow"].iter().chain(args).copied().collect();
     let ran = place.aze(&all);

@@ -124,10 +124,16 @@ fn grow(session: &Session, args: &Args) -> Outcome<Grown> {
     if !more.is_empty() {
         let secret = session.volume.secret()?;
         let dir = &session.volume.dir;
-        let (mut record, started) = up::more(&record, dir, &secret, &map, &more, &storage, args.timeout);
-        note_places(&mut record, &storage);
-        // Also if a later one has failed.
-        volume::write_record(&session.volume.dir, &record)?;
+        let known = record.servers.len();
+        let (mut grown, started) = up::more(&record, dir, &secret, &map, &more, &storage, args.timeout);
+        note_places(&mut grown, &storage);
+        // Also if a later one has failed. Meanwhile 'aze restart' may have noted other processes of the servers that were there.
+        volume::change_record(dir, |record| {
+            record.take_in(&grown.servers[known..]);
+            let (now, grown) = (&mut record.settings, grown.settings);
+            (now.storage, now.capacity_bytes, now.memory_bytes) =
+                (grown.storage, grown.capacity_bytes, grown.memory_bytes);
+        })?;
         started?;
         session.ask("ask for the servers of the volume", client.look_for_map())?;
     }

@@ -148,8 +148,7 @@ fn learn(volume: &mut Volume) -> Outcome<()> {
     session.end();
     let known = volume.record.servers.iter().filter(|server| !server.left).map(|server| server.slot);
     if !known.eq(map.members().map(|server| server.0)) {
-        volume.record.learn(&map);
-        volume::write_record(&volume.dir, &volume.record)?;
+        volume.record = volume::change_record(&volume.dir, |record| record.learn(&map))?;
     }
     Ok(())
 }

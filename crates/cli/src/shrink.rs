@@ -159,13 +159,8 @@ fn leave(session: &Session, servers: &[ServerIndex], timeout: Duration) -> Outco
 
 /// Notes in the record of this node which servers there are and which have left, as the map says that was seen last.
 pub fn note(session: &Session) -> Outcome<()> {
-    let kept = Volume::open(&session.volume.record.name)?.record;
-    let mut record = kept.clone();
-    record.learn(&session.client.map());
-    if record == kept {
-        return Ok(());
-    }
-    volume::write_record(&session.volume.dir, &record)
+    let map = session.client.map();
+    volume::change_record(&session.volume.dir, |record| record.learn(&map)).map(drop)
 }
 
 /// Waits for the process of a server that has left, where this machine can see it.

@@ -623,15 +623,15 @@ impl Start<'_> {
             self.server(*slot, Vec::new())?;
         }
         self.wait(&mut deadline, "come back", |heard| heard.is_ready)?;
+        let back: Vec<ServerRecord> = self.heard.values().filter_map(|heard| heard.record.clone()).collect();
         let mut record = record.clone();
-        for heard in self.heard.values().filter_map(|heard| heard.record.clone()) {
-            record.servers.iter_mut().filter(|known| known.slot == heard.slot).for_each(|known| *known = heard.clone());
-        }
+        record.take_in(&back);
         for server in &mut self.servers {
             server.keep(&record);
         }
         self.wait(&mut deadline, "take over", |heard| heard.has_kept)?;
-        volume::write_record(self.dir, &record)?;
+        // Meanwhile 'aze grow' may have noted further servers.
+        let record = volume::change_record(self.dir, |record| record.take_in(&back))?;
         let inputs = self.servers.iter_mut().filter_map(Starting::take_input).collect();
         if self.is_tied {
             hold::start(self.name, inputs, None)?;

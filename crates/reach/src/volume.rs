@@ -125,6 +125,15 @@ impl Record {
         }
     }
 
+    /// Takes servers in that have been started: further ones, or further processes of known ones.
+    pub fn take_in<'a>(&mut self, started: impl IntoIterator<Item = &'a ServerRecord>) {
+        for server in started {
+            self.servers.retain(|known| known.slot != server.slot);
+            self.servers.push(server.clone());
+        }
+        self.servers.sort_by_key(|server| server.slot);
+    }
+
     /// The servers that are not noted to have left.
     pub fn members(&self) -> impl Iterator<Item = &ServerRecord> {
         self.servers.iter().filter(|server| !server.left)
@@ -261,11 +270,7 @@ impl Volume {
             ));
         };
         check_private(&dir, "directory")?;
-        let path = dir.join("volume.json");
-        let text = fs::read(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
-        let record = serde_json::from_slice(&text).map_err(|error| {
-            Trouble::new(Exit::Fatal, format!("read {}: not a volume's record: {error}", path.display()))
-        })?;
+        let record = read_record(&dir)?;
         Ok(Volume { dir, record })
     }
 
@@ -455,6 +460,26 @@ pub fn remove_dir(dir: &Path) -> Outcome<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn read_record(dir: &Path) -> Outcome<Record> {
+    let path = dir.join("volume.json");
+    let text = fs::read(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Trouble::new(Exit::Fatal, format!("read {}: not a volume's record: {error}", path.display())))
+}
+
+/// Changes `volume.json` as it is now: another command may have changed it since this one has read it. Waits while another one does this.
+pub fn change_record(dir: &Path, change: impl FnOnce(&mut Record)) -> Outcome<Record> {
+    let turn = File::open(dir).and_then(|file| file.lock().map(|()| file));
+    let _turn = turn.map_err(|error| Trouble::local(format!("lock {}", dir.display()), &error))?;
+    let known = read_record(dir)?;
+    let mut record = known.clone();
+    change(&mut record);
+    if record != known {
+        write_record(dir, &record)?;
+    }
+    Ok(record)
 }
 
 /// Writes `volume.json`.
