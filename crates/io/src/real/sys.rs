@@ -248,6 +248,7 @@ pub(super) fn connect_tcp(to: &SocketAddr) -> Result<(OwnedFd, bool)> {
             };
             let fd = stream_socket(libc::AF_INET)?;
             set_nodelay(&fd)?;
+            end_unanswered(&fd)?;
             start_connect(fd, &addr, size_of_u32::<libc::sockaddr_in>())
         }
         SocketAddr::V6(to) => {
@@ -260,6 +261,7 @@ pub(super) fn connect_tcp(to: &SocketAddr) -> Result<(OwnedFd, bool)> {
             };
             let fd = stream_socket(libc::AF_INET6)?;
             set_nodelay(&fd)?;
+            end_unanswered(&fd)?;
             start_connect(fd, &addr, size_of_u32::<libc::sockaddr_in6>())
         }
     }
@@ -299,6 +301,16 @@ pub(super) fn pending_error(fd: &OwnedFd) -> Result<()> {
 /// Sends small frames at once instead of waiting for more (`TCP_NODELAY`, tcp(7)).
 pub(super) fn set_nodelay(fd: &OwnedFd) -> Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1 as &c_int)
+}
+
+/// How long the other end of a connection may leave data without an answer. The system repeats them after pauses that double: when a line has
+/// been cut for a minute, it would be silent for up to a minute more.
+const UNANSWERED_MS_MAX: c_int = 8_000;
+
+/// Ends the connection with an error when data were sent and not acknowledged for some time (`TCP_USER_TIMEOUT`, tcp(7)). Whoever has
+/// connected connects again then.
+fn end_unanswered(fd: &OwnedFd) -> Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &UNANSWERED_MS_MAX)
 }
 
 /// Asks for a send buffer of `bytes`; the system may give less.
