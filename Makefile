@@ -22,7 +22,7 @@ help:
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
-	@echo 'make crash-long  kill -9 of servers, mounts and commands, 2,000 times (about an hour)'
+	@echo 'make crash-long  kill -9 of servers, mounts and commands, 2,000 times, and 233 times while slots move (over an hour)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
 	@echo 'make bench-record NAME=x  measures for half an hour and writes bench/results/DATE-x (on a'
 	@echo '               quiet machine; QUICK=1 tries all of it in a minute or two)'
@@ -96,7 +96,7 @@ sim-long:
 
 crash-long:
 	@scripts/setup test
-	@AZE_TEST_LONG=1 BOUND=7200 scripts/test --test crashes
+	@AZE_TEST_LONG=1 BOUND=7200 scripts/test --test crashes --test moves
 
 loom:
 	@scripts/loom

@@ -5,7 +5,7 @@
 //! found done.
 
 use crate::Draw;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 /// Names in one directory tree, about.
 const NAMES: usize = 40;
+
+/// Directories among them, at most: they stay, and files have to have room.
+const DIRS: usize = 12;
 
 /// Longest file, in bytes: some chunks of 64 KiB.
 const FILE_BYTES_MAX: u64 = 300_000;
@@ -82,6 +85,10 @@ impl Ledger {
         self.story[self.story.len().saturating_sub(12)..].join("\n  ")
     }
 
+    fn dirs(&self) -> usize {
+        self.now.names.values().filter(|node| **node == Node::Dir).count()
+    }
+
     fn fresh(&mut self) -> String {
         self.last += 1;
         let dirs: Vec<&String> =
@@ -124,7 +131,7 @@ impl Ledger {
             52..=58 => self.truncate(&root),
             59..=74 => self.rename(&root),
             75..=79 if !many => self.link(&root),
-            80..=84 if !many => self.mkdir(&root),
+            80..=84 if !many && self.dirs() < DIRS => self.mkdir(&root),
             85..=87 => self.rename_dir(&root),
             88..=93 => self.sync(&root),
             _ => self.unlink(&root),
@@ -339,6 +346,50 @@ impl Ledger {
             self.doubt = doubt;
         }
         compared
+    }
+
+    /// Looks at each name after a part of the volume was lost: what can be reached is as the ledger says, and the rest is EIO. Gives how many
+    /// names are there, and how many are lost.
+    ///
+    /// # Errors
+    /// The first name that is neither.
+    pub fn check_part(&self, root: &Path) -> Result<(usize, usize), String> {
+        let root = root.join(&self.dir);
+        let after = match &self.doubt {
+            Some(Doubt::Done(after)) => Some(after),
+            Some(Doubt::Bytes { .. } | Doubt::New { .. }) | None => None,
+        };
+        let all: BTreeSet<&String> =
+            self.now.names.keys().chain(after.iter().flat_map(|after| after.names.keys())).collect();
+        let (mut there, mut lost) = (0, 0);
+        for name in all {
+            let seen = fs::symlink_metadata(root.join(name)).and_then(|meta| match meta.is_dir() {
+                true => Ok(None),
+                false => fs::read(root.join(name)).map(Some),
+            });
+            let states = [Some(&self.now), after];
+            let may_be = |state: &State, seen: Option<&Option<Vec<u8>>>| match (state.names.get(name), seen) {
+                (None, None) | (Some(Node::Dir), Some(None)) => true,
+                (Some(Node::File(file)), Some(Some(bytes))) => {
+                    let is_in_doubt =
+                        matches!(&self.doubt, Some(Doubt::Bytes { file: doubtful, .. }) if doubtful == file);
+                    is_in_doubt || *state.contents[file] == *bytes
+                }
+                _ => false,
+            };
+            let is_right = |seen: Option<&Option<Vec<u8>>>| states.iter().flatten().any(|state| may_be(state, seen));
+            match seen {
+                Ok(seen) if is_right(Some(&seen)) => there += 1,
+                Ok(seen) => {
+                    let what = seen.map_or_else(|| "a directory".into(), |bytes| format!("{} bytes", bytes.len()));
+                    return Err(format!("{name} is there with {what}, which it never had"));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => lost += 1,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && is_right(None) => {}
+                Err(error) => return Err(format!("{name}: {error}")),
+            }
+        }
+        Ok((there, lost))
     }
 
     /// Compares what was `found` with the ledger, before or after the step in doubt, and keeps what it agrees with.

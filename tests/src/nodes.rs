@@ -3,6 +3,7 @@
 use crate::{Place, Ran, run, set_mode};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Network namespaces joined by one bridge of virtual cables, each with a mount namespace; removed at the end.
@@ -112,6 +113,34 @@ impl Nodes {
         command.env("XDG_CONFIG_HOME", place.path("config")).env("XDG_STATE_HOME", place.path("state"));
         command.env_remove("XDG_RUNTIME_DIR").current_dir(&place.dir).stdin(Stdio::null());
         command
+    }
+
+    /// Mounts a volume in the network of a node, where this test sees it.
+    pub fn mount(&self, place: &Place, index: u32, volume: &str) -> PathBuf {
+        let mount = place.path("mnt");
+        fs::create_dir(&mount).expect("a directory for the mount");
+        self.in_network(place, index, &["mount", "--name", volume, &mount.display().to_string()]).ok();
+        mount
+    }
+
+    /// Takes such a mount down.
+    pub fn umount(&self, place: &Place, index: u32, mount: &Path) -> Ran {
+        self.in_network(place, index, &["umount", &mount.display().to_string()])
+    }
+
+    /// `aze` in the network of a node, and in the files of this test.
+    fn in_network(&self, place: &Place, index: u32, words: &[&str]) -> Ran {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name(index))).arg(crate::program()).args(words);
+        command.env("AZE_RUN_DIR", place.path(&format!("run-10.66.0.{index}"))).current_dir(&place.dir);
+        command.env_remove("AZE_VOLUME").stdin(Stdio::null());
+        command.output().expect("nsenter runs").into()
+    }
+
+    /// Cuts a node off from all others, or joins it again.
+    pub fn cut(&self, index: u32, is_cut: bool) {
+        let (port, how) = (format!("port{index}"), if is_cut { "down" } else { "up" });
+        run(Command::new("ip").args(["-n", &self.hub(), "link", "set", &port, how]));
     }
 
     /// Has each node look as if it ran a kernel of its own.
