@@ -5,6 +5,8 @@
 mod calls;
 #[path = "agent/compare.rs"]
 mod compare;
+#[path = "agent/ended.rs"]
+mod ended;
 #[path = "agent/panics.rs"]
 mod panics;
 #[path = "agent/shared.rs"]

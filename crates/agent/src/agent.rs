@@ -42,12 +42,22 @@ pub const CHANNELS_MAX: usize = 4096;
 /// Bytes of the stack of a channel's thread. The system gives memory for the pages in use only.
 const STACK_BYTES: usize = 1 << 20;
 
+/// How long the agent does not look for descriptions that have ended, after it has found some: a program that closes many
+/// files does not wake a thread for each. Servers are told of closes much later (`client/src/closes.rs`).
+const REST: Duration = Duration::from_millis(1);
+
 /// Least time between two lines of the log.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// How [`Agent::ended`] is watched: it is reported once, and again when it is asked for again.
+const ONCE: i32 = libc::EPOLLIN | libc::EPOLLONESHOT;
 
 /// Kinds of the numbers that [`Epoll`] reports, in their highest bits.
 mod token {
     pub const LISTENER: u64 = 0;
+    /// Some descriptions have ended: [`Agent::ended`](super::Agent::ended) knows which.
+    pub const ENDED: u64 = 1;
+    /// One on which others may wait.
     pub const DESCRIPTION: u64 = 1 << 62;
     pub const PROGRAM: u64 = 2 << 62;
     pub const WAIT: u64 = 3 << 62;
@@ -67,6 +77,11 @@ pub struct Agent {
     uid: u32,
     welcome: Welcome,
     epoll: Epoll,
+    /// Reports descriptions that have ended. The agent looks at it when there are some, at most every [`REST`], and before a
+    /// lock is asked for.
+    ended: Epoll,
+    /// Held while some are let go of, so that who comes next finds them gone.
+    letting_go: Mutex<()>,
     /// Memory that all programs share.
     pub shared: Arc<Shared>,
     /// All that programs have open.
@@ -128,6 +143,8 @@ impl Listening {
             path: path.to_owned(),
             pipes,
             epoll: Epoll::new().map_err(|error| watched(&error))?,
+            ended: Epoll::new().map_err(|error| watched(&error))?,
+            letting_go: Mutex::default(),
             shared,
             descriptions: Descriptions::default(),
             mapped: Mapped::default(),
@@ -140,6 +157,7 @@ impl Listening {
             connected,
         });
         agent.epoll.add(&listener, libc::EPOLLIN, token::LISTENER).map_err(|error| watched(&error))?;
+        agent.epoll.add(&agent.ended, ONCE, token::ENDED).map_err(|error| watched(&error))?;
         match agent.program(program) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(watched(&error)),
             _ => {}
@@ -177,26 +195,35 @@ fn dev_of(name: &str, created_ns: u64) -> u64 {
 
 impl Agent {
     fn serve(self: &Arc<Self>, listener: &OwnedFd) -> io::Result<()> {
+        // While there is such a time, the ends of most descriptions do not wake this thread.
+        let mut rests_until: Option<Instant> = None;
         loop {
-            let (mut changed, mut opens_ended) = (false, Vec::new());
-            for number in self.epoll.wait()? {
+            let limit = rests_until.map(|until| until.saturating_duration_since(Instant::now()));
+            let (mut changed, mut is_told) = (false, false);
+            for number in self.epoll.wait(limit)? {
                 let what = number & !token::KIND;
                 match number & token::KIND {
-                    token::LISTENER => self.take_channel(listener),
-                    token::DESCRIPTION => {
-                        opens_ended.extend(self.descriptions.remove(what));
-                        changed = true;
-                    }
+                    token::DESCRIPTION => changed |= self.let_go(&[what]),
                     token::PROGRAM => {
                         self.program_ended(what);
                         changed = true;
                     }
-                    _ => drop(self.waits.lock().remove(&what)),
+                    token::WAIT => drop(self.waits.lock().remove(&what)),
+                    _ if number == token::ENDED => is_told = true,
+                    _ => self.take_channel(listener),
                 }
             }
-            opens_ended.into_iter().for_each(|description| self.let_go(description));
-            if changed && self.is_done() {
+            // Also after the end of a program: with it, its descriptions have ended.
+            let some_ended = self.let_go_of_ended()?;
+            if changed | some_ended && self.is_done() {
                 return Ok(());
+            }
+            if some_ended || is_told {
+                rests_until = Some(Instant::now() + REST);
+            } else if rests_until.is_some_and(|until| until <= Instant::now()) {
+                // The next one is told at once, also if it has ended already.
+                rests_until = None;
+                self.epoll.rearm(&self.ended, ONCE, token::ENDED)?;
             }
         }
     }
@@ -391,27 +418,64 @@ impl Agent {
         // It is known before its end can be reported.
         self.descriptions.insert(description.clone());
         let number = description.number;
-        self.epoll.add(description.writing_end(), 0, token::DESCRIPTION | number).map_err(|error| {
-            self.descriptions.remove(number);
+        self.ended.add(description.writing_end(), libc::EPOLLET, number).map_err(|error| {
+            self.descriptions.remove(&[number]);
             error.into()
         })
     }
 
-    /// The last copy of a description has gone.
-    fn let_go(self: &Arc<Self>, description: Arc<Description>) {
-        self.epoll.remove(description.writing_end());
-        // Without a close the file is closed in the background, when the last call on it has ended; its locks go, too.
-        if let Kind::File(file) = &description.kind
-            && file.access().write
-            && self.client().syncs_at_close()
-        {
-            let (file, agent) = (file.clone(), self.clone());
-            self.connected.begin(async move {
-                if let Err(failure) = file.close().await {
-                    agent.say(format_args!("close inode {}: {failure}", file.ino()));
-                }
-            });
+    /// From now on the end of this description is told at once: another program may wait for its locks.
+    ///
+    /// # Errors
+    /// ENOSPC beyond the watches that epoll(7) allows.
+    pub fn watch_closely(&self, description: &Description) -> Result<()> {
+        if description.is_watched_closely.swap(true, SeqCst) {
+            return Ok(());
         }
+        let watched = self.epoll.add(description.writing_end(), libc::EPOLLET, token::DESCRIPTION | description.number);
+        watched.map_err(|error| {
+            description.is_watched_closely.store(false, SeqCst);
+            error.into()
+        })
+    }
+
+    /// Lets go of the descriptions whose last copy has gone before this call; false if there are none. Waits for no server.
+    ///
+    /// # Errors
+    /// What epoll(7) said.
+    pub fn let_go_of_ended(self: &Arc<Self>) -> io::Result<bool> {
+        // Who comes later does not find them any more: a panic in between ends the agent.
+        let _held = Held::begin();
+        let _alone = self.letting_go.lock();
+        let mut some = false;
+        loop {
+            let ended = self.ended.wait(Some(Duration::ZERO))?;
+            if ended.is_empty() {
+                return Ok(some);
+            }
+            some |= self.let_go(&ended);
+        }
+    }
+
+    /// The last copies of these descriptions have gone; false if all were let go of before.
+    fn let_go(self: &Arc<Self>, numbers: &[u64]) -> bool {
+        let descriptions = self.descriptions.remove(numbers);
+        let some = !descriptions.is_empty();
+        // Without a close a file is closed in the background, when the last call on it has ended; its locks go, too.
+        for description in descriptions {
+            if let Kind::File(file) = &description.kind
+                && file.access().write
+                && self.client().syncs_at_close()
+            {
+                let (file, agent) = (file.clone(), self.clone());
+                self.connected.begin(async move {
+                    if let Err(failure) = file.close().await {
+                        agent.say(format_args!("close inode {}: {failure}", file.ino()));
+                    }
+                });
+            }
+        }
+        some
     }
 
     /// What resolves when a wait is over because its channel has something to say, or has ended; and the number of the wait.

@@ -14,7 +14,7 @@ use aze_proto::name::Name;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 /// Flags that F_SETFL changes (fcntl(2)).
 const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
@@ -61,6 +61,8 @@ pub struct Description {
     /// Inode number of the pipe.
     pipe: u64,
     writing_end: OwnedFd,
+    /// Its end is told at once.
+    pub is_watched_closely: AtomicBool,
 }
 
 impl Description {
@@ -93,6 +95,7 @@ impl Description {
             last_attr: Mutex::new(attr.clone()),
             pipe,
             writing_end,
+            is_watched_closely: AtomicBool::new(false),
         }
     }
 
@@ -205,12 +208,14 @@ impl Descriptions {
         self.0.read().by_pipe.get(&pipe).copied()
     }
 
-    /// Takes one out.
-    pub fn remove(&self, number: u64) -> Option<Arc<Description>> {
+    /// Takes those of these numbers out that are there.
+    pub fn remove(&self, numbers: &[u64]) -> Vec<Arc<Description>> {
         let mut known = self.0.write();
-        let removed = known.by_number.remove(&number)?;
-        known.by_pipe.remove(&removed.pipe());
-        Some(removed)
+        let removed: Vec<_> = numbers.iter().filter_map(|number| known.by_number.remove(number)).collect();
+        for description in &removed {
+            known.by_pipe.remove(&description.pipe());
+        }
+        removed
     }
 
     /// Whether there is none.

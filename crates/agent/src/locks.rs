@@ -91,7 +91,7 @@ impl Call<'_> {
             return Err(errno(libc::ESRCH));
         }
         let spec = self.spec(description, asked, mode);
-        let answer = self.locked(file, spec, waits)?;
+        let answer = self.locked(description, file, spec, waits)?;
         // Its owner may have unlocked everything, or ended, while this was under way.
         if !asked.is_of_description && !self.program.asks(description) {
             self.agent.unlock_later(description, self.program.owner);
@@ -114,7 +114,10 @@ impl Call<'_> {
     }
 
     /// Locks, at once or when it can be had: until the program cancels the wait, or its channel ends.
-    fn locked(&self, file: &Arc<File>, spec: LockSpec, waits: bool) -> Result<Answer> {
+    fn locked(&self, description: &Description, file: &Arc<File>, spec: LockSpec, waits: bool) -> Result<Answer> {
+        self.agent.watch_closely(description)?;
+        // What a program has closed before is not in its own way.
+        self.agent.let_go_of_ended()?;
         let locked = match self.agent.wait_for_lock(file.try_lock(&spec))? {
             Ok(Locked::Held(_)) if waits => {
                 let (number, ended) = self.agent.begin_wait(self.channel)?;
@@ -166,7 +169,7 @@ impl Call<'_> {
         let (space, owner, pid) = (LockSpace::Whole, description.number, self.program.process.pid);
         let spec = |mode| LockSpec { space, owner, pid, start: 0, end: u64::MAX, mode };
         match mode {
-            Some(mode) => self.locked(file, spec(mode), operation & libc::LOCK_NB == 0),
+            Some(mode) => self.locked(&description, file, spec(mode), operation & libc::LOCK_NB == 0),
             None => self.unlocked(file, spec(LockMode::Shared)),
         }
     }

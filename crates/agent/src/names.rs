@@ -15,6 +15,8 @@ use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::limits::TARGET_BYTES_MAX;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What open(2) asks for.
@@ -98,7 +100,7 @@ impl Call<'_> {
             (Some(_), FileKind::Fifo) => return Err(Fault::Leaves(self.agent.pipe_of(attr.ino)?)),
             _ => return Err(failed(libc::ENXIO, "devices and sockets are opened through a mount only")),
         };
-        let (reading_end, writing_end, pipe) = sys::pipe()?;
+        let (reading_end, writing_end, pipe) = self.pipe()?;
         let number = self.agent.number();
         if !NUMBERS.contains(&number) {
             return Err(failed(
@@ -118,6 +120,18 @@ impl Call<'_> {
         let description = Description::new(numbered, kind, &attr, asked.flags, place, (writing_end, pipe));
         self.agent.watch(Arc::new(description))?;
         Ok(Answer { desc, bytes, passed: Some(reading_end), ..Answer::default() })
+    }
+
+    /// The pipe of a new description.
+    fn pipe(&self) -> io::Result<(OwnedFd, OwnedFd, u64)> {
+        let made = sys::pipe();
+        let is_full = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        if !made.as_ref().is_err_and(is_full) {
+            return made;
+        }
+        // What programs have closed before takes no descriptors.
+        self.agent.let_go_of_ended()?;
+        sys::pipe()
     }
 
     /// Puts contents that came with an open into the window.

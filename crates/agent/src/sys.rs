@@ -8,11 +8,12 @@ use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Longest path of a local socket, in bytes, without the NUL at its end (unix(7)).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -341,6 +342,12 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd, u64)> {
 /// An epoll(7) instance, which reports each descriptor by a number.
 pub struct Epoll(OwnedFd);
 
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 impl Epoll {
     /// An empty one.
     pub fn new() -> io::Result<Epoll> {
@@ -365,11 +372,26 @@ impl Epoll {
         unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), null_mut()) };
     }
 
-    /// The numbers of descriptors with events; blocks until there is one.
-    pub fn wait(&self) -> io::Result<Vec<u64>> {
+    /// Reports a descriptor once more that was added with EPOLLONESHOT and has been reported: at once if it has events.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn rearm(&self, fd: &impl AsRawFd, events: i32, number: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: number };
+        // SAFETY: `event` lives until the call returns.
+        done(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_MOD, fd.as_raw_fd(), &raw mut event) })
+            .map(drop)
+    }
+
+    /// The numbers of descriptors with events; blocks until there is one, or for `limit` at most, in whole milliseconds.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn wait(&self, limit: Option<Duration>) -> io::Result<Vec<u64>> {
+        let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the pointer and the length are those of `events`.
-        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, -1) };
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, limit_ms) };
         match done(count) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Vec::new()),
             count => Ok(events[..count? as usize].iter().map(|event| event.u64).collect()),
