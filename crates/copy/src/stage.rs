@@ -15,6 +15,7 @@ pub mod nodes;
 pub(crate) mod prove;
 pub mod release;
 pub mod rounds;
+mod sparse;
 pub mod standing;
 pub mod state;
 pub mod survey;
@@ -452,7 +453,7 @@ impl<'a> Stage<'a> {
                 continue;
             }
             let mut removed = false;
-            for entry in self.to.tree.list(&dir)?.entries {
+            for entry in self.to.tree.list(&dir)?.all()? {
                 if prefixes.iter().any(|prefix| entry.name.starts_with(prefix.as_bytes())) {
                     self.to.tree.remove(&join(&dir, &entry.name), entry.kind)?;
                     removed = true;
@@ -647,7 +648,7 @@ impl<'a> Stage<'a> {
         let mut doomed = Vec::new();
         while let Some(path) = waiting.pop() {
             let dir = at(root, &path);
-            for entry in dir.tree.list(&dir.path)?.entries {
+            for entry in dir.tree.list(&dir.path)?.all()? {
                 let below = join(&path, &entry.name);
                 if self.survey.names.contains(&below) {
                     continue;
@@ -893,7 +894,7 @@ impl<'a> Stage<'a> {
         let mut doomed = Vec::new();
         while let Some(path) = waiting.pop() {
             let dir = at(old, &path);
-            for entry in dir.tree.list(&dir.path)?.entries {
+            for entry in dir.tree.list(&dir.path)?.all()? {
                 let below = join(&path, &entry.name);
                 if entry.kind == FileKind::Directory {
                     waiting.push(below.clone());

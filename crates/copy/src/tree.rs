@@ -84,6 +84,16 @@ pub struct Names {
     pub trouble: Option<Trouble>,
 }
 
+impl Names {
+    /// All entries.
+    ///
+    /// # Errors
+    /// Some may be missing.
+    pub fn all(self) -> Outcome<Vec<Named>> {
+        self.trouble.map_or(Ok(self.entries), Err)
+    }
+}
+
 /// An entry of a directory.
 #[derive(Debug)]
 pub struct Named {
@@ -192,6 +202,11 @@ pub trait Source: Send + Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
     /// Where the next data are, from `offset` on; `None` if there are only holes up to the end.
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>>;
+    /// As [`Source::next_data`], for a caller that compares a mark from before its first look with one from after its last: what has
+    /// changed in between may be missed.
+    fn next_data_between_marks(&self, offset: u64) -> Outcome<Option<u64>> {
+        self.next_data(offset)
+    }
     /// The attributes that the file has now.
     fn meta(&self) -> Outcome<Meta>;
     /// Numbers that change with the file's data. If they are the same before and after reading, all that was read was there

@@ -72,6 +72,8 @@ enum Fault {
     /// Of a directory: it cannot have its attributes, or its names cannot be made durable.
     SetDir(i32),
     SyncDir(i32),
+    /// Of a directory: its names cannot all be told.
+    ListSome(i32),
     /// Of all files, some calls of some of them fail, as this number draws it; or another process changes the copy.
     AtRandom(u64),
 }
@@ -299,7 +301,10 @@ impl Tree for Faulty {
     }
 
     fn list(&self, dir: &[u8]) -> Outcome<Names> {
-        LocalTree.list(dir)
+        match self.of(dir) {
+            Fault::ListSome(number) => Ok(Names { entries: Vec::new(), trouble: Some(errno(number)) }),
+            _ => LocalTree.list(dir),
+        }
     }
 
     fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
@@ -627,6 +632,22 @@ impl Drop for Setting {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Of a destination of which a server is away only some names are told: what else is there to be removed is not known.
+#[test]
+fn a_stage_that_removes_names_fails_where_not_all_can_be_told() {
+    let setting = Setting::new("list-some");
+    for (side, file) in [("from", "kept"), ("to", "left")] {
+        let dir = setting.0.join(side).join("dir-bad");
+        fs::create_dir_all(&dir).expect("a directory");
+        fs::write(dir.join(file), "x").expect("a file");
+    }
+    let left = setting.0.join("to/dir-bad/left");
+    let trouble = setting.stage_over(Fault::None, Fault::ListSome(libc::EIO), None, true).report.expect_err("it fails");
+    assert!(trouble.text.contains("a planted fault") && left.exists(), "{trouble}");
+    let report = setting.stage_over(Fault::None, Fault::None, None, true).report.expect("it ends");
+    assert_eq!((report.missing, report.removed, left.exists()), (0, 1, false));
 }
 
 /// Where files take many servers each, fewer are made at the same time, and a better layout is advised.

@@ -67,7 +67,23 @@ impl Sums {
         if bytes.len() as u64 != CHUNK_BYTES {
             return (!is_zero(bytes)).then(|| Hash::of(bytes));
         }
-        let has_data: Vec<bool> = bytes.chunks(PIECE_BYTES).map(|piece| !is_zero(piece)).collect();
+        Sums::of_whole(bytes, |_| true)
+    }
+
+    /// The same of a chunk of which some pieces were not read, since they are holes: for zeros, whatever is in their memory.
+    pub fn of_pieces(bytes: &mut [u8], is_read: &[bool]) -> Option<Hash> {
+        let is_read = |piece: usize| is_read.get(piece).is_some_and(|is_read| *is_read);
+        if bytes.len() as u64 != CHUNK_BYTES {
+            let holes = bytes.chunks_mut(PIECE_BYTES).enumerate().filter(|(piece, _)| !is_read(*piece));
+            holes.for_each(|(_, bytes)| bytes.fill(0));
+            return Sums::of_chunk(bytes);
+        }
+        Sums::of_whole(bytes, is_read)
+    }
+
+    fn of_whole(bytes: &[u8], is_read: impl Fn(usize) -> bool) -> Option<Hash> {
+        let pieces = bytes.chunks(PIECE_BYTES).enumerate();
+        let has_data: Vec<bool> = pieces.map(|(piece, bytes)| is_read(piece) && !is_zero(bytes)).collect();
         match has_data.iter().filter(|has_data| **has_data).count() {
             0 => None,
             count if count == has_data.len() => Some(Hash::of(bytes)),
@@ -149,6 +165,22 @@ mod tests {
         bytes.fill(7);
         assert_eq!(Sums::of_chunk(&bytes), Some(Hash::of(&bytes)));
         assert_eq!(Sums::of_chunk(&bytes[1..]), Some(Hash::of(&bytes[1..])));
+    }
+
+    #[test]
+    fn memory_of_pieces_that_were_not_read_counts_as_zeros() {
+        for len in [CHUNK_BYTES as usize, CHUNK_BYTES as usize - 5, 2 * PIECE_BYTES + 7] {
+            let mut bytes = vec![7; len];
+            let count = len.div_ceil(PIECE_BYTES);
+            assert_eq!(Sums::of_pieces(&mut bytes.clone(), &vec![true; count]), Sums::of_chunk(&bytes));
+            assert_eq!(Sums::of_pieces(&mut bytes.clone(), &vec![false; count]), None);
+            let mut is_read = vec![false; count];
+            is_read[1] = true;
+            let sum = Sums::of_pieces(&mut bytes, &is_read);
+            bytes[..PIECE_BYTES].fill(0);
+            bytes[2 * PIECE_BYTES..].fill(0);
+            assert_eq!(sum, Some(Hash::of(&bytes)), "of {len} bytes");
+        }
     }
 
     #[test]

@@ -618,6 +618,17 @@ struct VolumeSource {
     shown: String,
 }
 
+impl VolumeSource {
+    /// Where a search has found data; `None` if there are none.
+    fn found_data(&self, found: Result<u64, Failure>) -> Outcome<Option<u64>> {
+        match found {
+            Ok(at) => Ok(Some(at)),
+            Err(failure) if failure.code == Code::NotFound => Ok(None),
+            Err(failure) => Err(Trouble::volume(format!("look for data in {}", self.shown), &failure)),
+        }
+    }
+}
+
 impl Source for VolumeSource {
     fn xattrs(&self) -> Outcome<Vec<Xattr>> {
         xattrs(&self.session, self.file.ino(), &self.shown)
@@ -628,11 +639,11 @@ impl Source for VolumeSource {
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
-        match self.session.wait(self.file.seek(offset, false)) {
-            Ok(at) => Ok(Some(at)),
-            Err(failure) if failure.code == Code::NotFound => Ok(None),
-            Err(failure) => Err(Trouble::volume(format!("look for data in {}", self.shown), &failure)),
-        }
+        self.found_data(self.session.wait(self.file.seek(offset, false)))
+    }
+
+    fn next_data_between_marks(&self, offset: u64) -> Outcome<Option<u64>> {
+        self.found_data(self.session.wait(self.file.seek_as_known(offset, false)))
     }
 
     fn meta(&self) -> Outcome<Meta> {

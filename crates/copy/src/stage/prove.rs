@@ -7,14 +7,14 @@
 //! goes, and it is copied again.
 
 use super::nodes::{Anew, Crew, Spread};
+use super::sparse::{Chunk, Looks};
 use super::state::{Done, Journal, Unsynced, Version, line_of};
 use crate::Watch;
-use crate::tree::{GoneName, Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
+use crate::tree::{GoneName, Meta, Print, ReadBack, Replaces, Source, Spot, Xattr};
 use crate::workers::{Ends, Plan, Transfer, aligned_room, room, warn};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::{CHUNKS_MAX, What};
-use aze_receipt::sums::{self, PIECE_BYTES};
 use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
@@ -27,10 +27,6 @@ const READ_BACK_THREADS_MAX: u64 = 4;
 
 /// A file of more bytes is read back by several threads.
 const READ_BACK_ALONE_BYTES_MAX: u64 = 64 << 20;
-
-/// So much is read of the first data of a chunk with holes before it is looked for the next ones: in sparse files they are often
-/// shorter than a chunk, and the look costs a request.
-const DATA_BYTES: usize = 1 << 20;
 
 /// What all copies of one attempt share.
 pub struct Proof {
@@ -64,6 +60,7 @@ pub struct Began {
     mark: Vec<u64>,
     meta: Meta,
     sums: Mutex<Sums>,
+    looks: Looks,
     /// Of a file that other nodes copy.
     pub spread: Option<Spread>,
 }
@@ -126,7 +123,7 @@ impl Proof {
         }
         let spread = self.crew.as_ref().map(|crew| Spread::new(crew, from, &meta, to, &hidden)).transpose();
         let spread = spread.inspect_err(|_| sink.abandon())?;
-        let began = Some(Began { mark, meta, sums: Mutex::default(), spread });
+        let began = Some(Began { mark, meta, sums: Mutex::default(), looks: Looks::default(), spread });
         Ok(Ends { source, sink, began })
     }
 
@@ -331,7 +328,7 @@ impl Proof {
 impl Began {
     /// Of a part that is copied for another process, which has marked the file.
     pub fn of_part(meta: Meta) -> Began {
-        Began { mark: Vec::new(), meta, sums: Mutex::default(), spread: None }
+        Began { mark: Vec::new(), meta, sums: Mutex::default(), looks: Looks::default(), spread: None }
     }
 
     /// Takes in the sums of a part.
@@ -346,31 +343,31 @@ impl Began {
 
     /// Copies a range that begins at the beginning of a chunk, and sums it up.
     pub fn copy(&self, ends: &Ends, range: Range<u64>, watch: &dyn Watch, memory: &mut Vec<u8>) -> Outcome<()> {
-        let mut offset = range.start;
+        let (source, mut offset) = (ends.source.as_ref(), range.start);
         while offset < range.end.min(self.meta.size) && !watch.is_over() {
             let mut data = offset;
             if self.meta.is_sparse {
-                match ends.source.next_data(offset)?.filter(|at| *at < range.end.min(self.meta.size)) {
+                match self.looks.next_data(source, offset)?.filter(|at| *at < range.end.min(self.meta.size)) {
                     Some(at) => (offset, data) = (at - at % CHUNK_BYTES, at),
                     None => return Ok(()),
                 }
             }
             let expected = CHUNK_BYTES.min(self.meta.size - offset) as usize;
             let block = room(memory, expected);
-            let count = match self.meta.is_sparse {
-                true => read_data(ends.source.as_ref(), offset, data, block)?,
-                false => ends.source.read_at(offset, block)?,
+            let mut chunk = match self.meta.is_sparse {
+                true => Chunk::read_data(source, &self.looks, offset, data, block)?,
+                false => Chunk::read(source, offset, block)?,
             };
-            if count < expected {
+            if chunk.len() < expected {
                 // It was cut off: the mark will say so.
                 return Ok(());
             }
-            if let Some(hash) = Sums::of_chunk(block) {
+            if let Some(hash) = chunk.sum() {
                 self.sums.lock().chunks.insert(offset / CHUNK_BYTES, hash);
             }
             match self.meta.is_sparse {
-                true => write_data(ends.sink.as_ref(), offset, block)?,
-                false => ends.sink.write_at(offset, block)?,
+                true => chunk.write_data(ends.sink.as_ref(), offset)?,
+                false => ends.sink.write_at(offset, chunk.bytes())?,
             }
             if self.meta.size > CHUNK_BYTES {
                 ends.sink.begin_to_store(offset..offset + expected as u64);
@@ -382,59 +379,19 @@ impl Began {
     }
 }
 
-/// For a file with holes: writes the pieces of a chunk that are not all zeros.
-fn write_data(sink: &dyn Sink, offset: u64, block: &[u8]) -> Outcome<()> {
-    let mut from = 0;
-    while from < block.len() {
-        let is_data = |at: usize| !sums::is_zero(&block[at..block.len().min(at + PIECE_BYTES)]);
-        let mut to = from;
-        while to < block.len() && is_data(to) {
-            to += PIECE_BYTES;
-        }
-        let end = to.min(block.len());
-        if end > from {
-            sink.write_at(offset + from as u64, &block[from..end])?;
-        }
-        from = end.max(to) + if end > from { 0 } else { PIECE_BYTES };
-    }
-    Ok(())
-}
-
-/// For a file with holes: reads a chunk whose first data are at `data`, and fills its holes with zeros, as far as they are more
-/// than [`DATA_BYTES`] away from its first data. Gives the number of bytes, fewer than the block has if the file ends before.
-fn read_data(source: &dyn Source, offset: u64, data: u64, block: &mut [u8]) -> Outcome<usize> {
-    let (mut from, mut data, mut step) = (0, Some(data), DATA_BYTES);
-    loop {
-        let to = data.map_or(block.len(), |at| (at.saturating_sub(offset) as usize).clamp(from, block.len()));
-        let to = if to < block.len() { to - to % PIECE_BYTES } else { to };
-        block[from..to].fill(0);
-        if to == block.len() {
-            // Without data behind it, the file may end within the hole.
-            let last = if data.is_none() { block.len() - 1 } else { block.len() };
-            return Ok(last + source.read_at(offset + last as u64, &mut block[last..])?);
-        }
-        let end = block.len().min(to + step);
-        let count = source.read_at(offset + to as u64, &mut block[to..end])?;
-        if to + count < end || end == block.len() {
-            return Ok(to + count);
-        }
-        (from, step) = (end, block.len());
-        data = source.next_data(offset + end as u64)?;
-    }
-}
-
-/// Sums up a file of so many bytes, and tells how many of them were verified. Several threads take its chunks in turn, so that
+/// Sums up a file of so many bytes, and tells how many of them were verified; a caller that has to know of changes meanwhile compares marks
+/// or attributes from before and after. Several threads take its chunks in turn, so that
 /// all of them have work wherever its data are.
 pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watch) -> Outcome<Sums> {
     let chunks = size.div_ceil(CHUNK_BYTES);
     let threads = if size > READ_BACK_ALONE_BYTES_MAX { READ_BACK_THREADS_MAX } else { 1 };
-    let (sums, ahead) = (Mutex::new(Sums::default()), Mutex::new(0));
+    let (sums, ahead, looks) = (Mutex::new(Sums::default()), Mutex::new(0), Looks::default());
     // The next chunk that may have data.
     let take = || -> Outcome<Option<(u64, u64)>> {
         let mut ahead = ahead.lock();
         let (mut chunk, mut data) = (*ahead, *ahead * CHUNK_BYTES);
         if is_sparse && chunk < chunks {
-            let found = source.next_data(data)?;
+            let found = looks.next_data(source, data)?;
             let next = found.map_or(chunks, |at| (at / CHUNK_BYTES).min(chunks));
             data = found.unwrap_or_default();
             watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
@@ -451,14 +408,14 @@ pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watc
             }
             let offset = chunk * CHUNK_BYTES;
             let block = aligned_room(&mut memory, CHUNK_BYTES.min(size - offset) as usize);
-            let count = match is_sparse {
-                true => read_data(source, offset, data, block)?,
-                false => source.read_at(offset, block)?,
+            let mut read = match is_sparse {
+                true => Chunk::read_data(source, &looks, offset, data, block)?,
+                false => Chunk::read(source, offset, block)?,
             };
-            if let Some(hash) = Sums::of_chunk(&block[..count]) {
+            if let Some(hash) = read.sum() {
                 sums.lock().chunks.insert(chunk, hash);
             }
-            watch.copied(count as u64);
+            watch.copied(read.len() as u64);
             watch.turn();
         }
         Ok(())
@@ -532,132 +489,4 @@ fn has_same_rights(one: &Meta, other: &Meta) -> bool {
 
 fn is_same(one: &Meta, other: &Meta) -> bool {
     same_inode(&identity(one), &identity(other))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Notes what is written.
-    struct Noted(Mutex<Vec<(u64, usize)>>);
-
-    impl Sink for Noted {
-        fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
-            self.0.lock().push((offset, data.len()));
-            Ok(())
-        }
-
-        fn set_size(&self, _: u64) -> Outcome<()> {
-            unreachable!()
-        }
-
-        fn reread(&self) -> Outcome<Box<dyn Source>> {
-            unreachable!()
-        }
-
-        fn set_xattr(&self, _: &Xattr) -> Outcome<()> {
-            unreachable!()
-        }
-
-        fn finish(&self, _: &Meta, _: bool) -> Outcome<()> {
-            unreachable!()
-        }
-
-        fn settle(&self, _: &Meta) -> Outcome<()> {
-            unreachable!()
-        }
-
-        fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
-            unreachable!()
-        }
-
-        fn publish(&self, _: &Replaces) -> Outcome<Meta> {
-            unreachable!()
-        }
-
-        fn abandon(&self) {}
-    }
-
-    /// A file with data in some ranges, and holes elsewhere; notes where it is read.
-    struct Holed {
-        data: Vec<Range<u64>>,
-        len: u64,
-        read: Mutex<Vec<Range<u64>>>,
-    }
-
-    impl Holed {
-        fn byte(&self, at: u64) -> u8 {
-            if self.data.iter().any(|range| range.contains(&at)) { (at % 251) as u8 + 1 } else { 0 }
-        }
-    }
-
-    impl Source for Holed {
-        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-            let end = self.len.min(offset + buffer.len() as u64).max(offset);
-            self.read.lock().push(offset..end);
-            (offset..end).zip(buffer.iter_mut()).for_each(|(at, byte)| *byte = self.byte(at));
-            Ok((end - offset) as usize)
-        }
-
-        fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
-            let behind = self.data.iter().filter(|range| range.end > offset && range.start < self.len);
-            Ok(behind.map(|range| range.start.max(offset)).min())
-        }
-
-        fn xattrs(&self) -> Outcome<Vec<Xattr>> {
-            unreachable!()
-        }
-
-        fn meta(&self) -> Outcome<Meta> {
-            unreachable!()
-        }
-
-        fn mark(&self) -> Outcome<Vec<u64>> {
-            unreachable!()
-        }
-    }
-
-    #[test]
-    fn of_a_chunk_with_holes_the_data_are_read_and_little_else() {
-        const STEP: u64 = DATA_BYTES as u64;
-        const END: u64 = CHUNK_BYTES;
-        const LAST_PIECE: Range<u64> = END - PIECE_BYTES as u64..END;
-        let end = END - 1..END;
-        let (first, middle, last) = (0..STEP, STEP + 77..STEP + 78, END - 5..END);
-        let (more, cut) = (2 * STEP + 9..2 * STEP + 10, 0..1000);
-        let cases = [
-            (vec![first.clone()], END, vec![first.clone(), end.clone()]),
-            (vec![first.clone(), last.clone()], END, vec![first.clone(), LAST_PIECE]),
-            (vec![middle.clone()], END, vec![STEP..2 * STEP, end.clone()]),
-            (vec![middle, more], END, vec![STEP..2 * STEP, 2 * STEP..END]),
-            (vec![last], END, vec![LAST_PIECE]),
-            // Cut off in its data, and in the hole behind them.
-            (vec![first.clone()], cut.end, vec![cut]),
-            (vec![first.clone()], 2 * STEP, vec![first, END - 1..END - 1]),
-        ];
-        // The second chunk of a file.
-        let moved = |ranges: &[Range<u64>]| -> Vec<Range<u64>> {
-            ranges.iter().map(|range| range.start + END..range.end + END).collect()
-        };
-        for (number, (data, len, expected)) in cases.into_iter().enumerate() {
-            let source = Holed { data: moved(&data), len: END + len, read: Mutex::default() };
-            let mut block = vec![0xee; END as usize];
-            let count = read_data(&source, END, source.data[0].start, &mut block).expect("it is read");
-            assert_eq!(*source.read.lock(), moved(&expected), "case {number}");
-            assert_eq!(count as u64 == END, len == END, "case {number}: {count} bytes");
-            assert!((0..count).all(|at| block[at] == source.byte(END + at as u64)), "case {number}");
-        }
-    }
-
-    #[test]
-    fn of_a_file_with_holes_the_data_are_written_and_no_more() {
-        let mut block = vec![0; 5 * PIECE_BYTES + 10];
-        block[PIECE_BYTES + 5] = 1;
-        block[3 * PIECE_BYTES - 1] = 1;
-        block[5 * PIECE_BYTES + 9] = 1;
-        let noted = Noted(Mutex::default());
-        write_data(&noted, 100, &block).expect("a sink that takes all");
-        let piece = PIECE_BYTES as u64;
-        assert_eq!(*noted.0.lock(), [(100 + piece, 2 * PIECE_BYTES), (100 + 5 * piece, 10)]);
-    }
 }
