@@ -168,8 +168,7 @@ impl StagingPlan {
 
     /// The plan of a seed in which workers on other nodes copy and read back.
     pub fn by_nodes(seed: u64) -> StagingPlan {
-        let nodes = SimRng::new(seed, "nodes").between(1, 3) as usize;
-        StagingPlan { nodes, ..StagingPlan::of(seed) }
+        StagingPlan::of(seed).with_nodes()
     }
 }
 
@@ -332,7 +331,7 @@ pub fn run(plan: &StagingPlan, verbose: bool) -> StagingOutcome {
         model,
         files: OwnFiles::new(plan.seed),
         counts: aze_io::sync::Mutex::default(),
-        nodes: std::sync::atomic::AtomicUsize::new(0),
+        nodes: Arc::default(),
         starts: Arc::default(),
         checked: aze_io::sync::Mutex::default(),
         lines: aze_io::sync::Mutex::default(),
@@ -406,7 +405,7 @@ struct Run {
     model: Shared,
     files: OwnFiles,
     counts: aze_io::sync::Mutex<Counts>,
-    nodes: std::sync::atomic::AtomicUsize,
+    nodes: Arc<std::sync::atomic::AtomicUsize>,
     /// The stages that have begun.
     starts: Arc<aze_io::sync::Mutex<Vec<Start>>>,
     /// Receipts that were compared.
@@ -627,6 +626,9 @@ impl Run {
         self.files.begin(what == What::Release);
         let number = self.number.load(std::sync::atomic::Ordering::Relaxed);
         let troubles = aze_io::sync::Mutex::default();
+        let mut stops = self.cluster.sim.rng(&format!("stop of {node}"));
+        let is_stopped = self.is_stopped_alone(what, &mut stops);
+        let kill_after = kill_after.filter(|_| !is_stopped);
         let mut rng = self.cluster.sim.rng(&format!("workers of {node}"));
         let is_elsewhere = self.plan.nodes > 0 && !self.model.lock().is_over && rng.chance(100_000);
         let job = Job::new(self, node, what, number, is_elsewhere);
@@ -643,7 +645,13 @@ impl Run {
             };
             let (ended, asked) = (pin!(process.ended()), pin!(asked));
             let timed = select(ended, self.cluster.sim.sleep(limit));
-            let troubled = pin!(self.trouble_workers(&process, rng, &troubles));
+            let troubled = async {
+                match is_stopped {
+                    true => self.stop_alone(&process, stops, &troubles).await,
+                    false => self.trouble_workers(&process, rng, &troubles).await,
+                }
+            };
+            let troubled = pin!(troubled);
             match select(select(timed, asked), troubled).await {
                 Either::Left((Either::Left((Either::Left((true, _)), _)), _)) => told.ended(),
                 _ => Ended::Killed,
@@ -667,7 +675,8 @@ impl Run {
         self.files.end();
         let troubles: nodes::Troubles = *troubles.lock();
         if troubles.stops > 0 && troubles.others == 0 {
-            let is_lost = |text: &&String| text.contains("nothing was heard of it");
+            let blames = ["nothing was heard of it", "it has not started within"];
+            let is_lost = |text: &&String| blames.iter().any(|blame| text.contains(blame));
             if let Some(text) = told.failures().iter().find(is_lost) {
                 self.wrong(format!("only the command stood still: {text}"));
             }

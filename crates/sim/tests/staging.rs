@@ -16,6 +16,12 @@ const SEEDS_IN_ROUNDS: u64 = 40;
 /// The same by several nodes; `aze-sim --staging --nodes --seeds N` runs more.
 const SEEDS_BY_NODES: u64 = 40;
 
+/// The same by several nodes in rounds; `aze-sim --staging --rounds --nodes --seeds N` runs more.
+const SEEDS_BY_NODES_IN_ROUNDS: u64 = 20;
+
+/// The same by several nodes into a volume; `aze-sim --staging --in --nodes --seeds N` runs more.
+const SEEDS_BY_NODES_IN: u64 = 20;
+
 #[test]
 fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     let mut all = Counts::default();
@@ -101,9 +107,50 @@ fn other_nodes_copy_and_read_back_while_they_are_killed_and_stand_still() {
 }
 
 #[test]
+fn other_nodes_copy_in_rounds_and_into_a_volume_too() {
+    let in_rounds = |seed| (StagingPlan::in_rounds(seed).with_nodes(), "--rounds");
+    let inward = |seed| (StagingPlan::inward(seed).with_nodes(), "--in");
+    let all = [
+        (0..SEEDS_BY_NODES_IN_ROUNDS).map(in_rounds).collect::<Vec<_>>(),
+        (0..SEEDS_BY_NODES_IN).map(inward).collect(),
+    ];
+    let sums = all.map(|plans| {
+        plans.into_iter().fold(Counts::default(), |mut all, (plan, how)| {
+            let outcome = run(&plan, false);
+            let seed = plan.seed;
+            assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging {how} --nodes --seed {seed} --trace");
+            all += outcome.counts;
+            all
+        })
+    });
+    for all in &sums {
+        let counts =
+            [all.kills, all.lines, all.workers_killed, all.workers_stopped, all.lines_cut, all.commands_stopped];
+        let least = [10, 300, 5, 5, 5, 5];
+        assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
+    }
+    let [in_rounds, inward] = sums;
+    assert!(in_rounds.rounds > 100 && in_rounds.by_others > 20, "{in_rounds:?}");
+    assert!(inward.refused > 0 && inward.found > 300 && inward.dirty > 50, "{inward:?}");
+}
+
+/// A command that was stopped for longer than it waits for workers has not read yet what they have said meanwhile.
+#[test]
+fn a_command_that_was_stopped_gives_no_worker_up() {
+    // The first has found that workers had not started in time, since the command was stopped meanwhile; so has 10 inwards.
+    for plan in [StagingPlan::by_nodes(21), StagingPlan::inward(10).with_nodes()] {
+        let outcome = run(&plan, false);
+        assert_eq!(outcome.wrong, [""; 0], "seed {}", plan.seed);
+        assert!(outcome.counts.commands_stopped > 0, "{:?}", outcome.counts);
+    }
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
     let plans = [2, 3, 11].map(StagingPlan::of).into_iter().chain([1, 2].map(StagingPlan::inward));
-    for plan in plans.chain([1, 2].map(StagingPlan::in_rounds)).chain([1, 2].map(StagingPlan::by_nodes)) {
+    let by_nodes = [StagingPlan::inward(3).with_nodes(), StagingPlan::in_rounds(3).with_nodes()];
+    let plans = plans.chain([1, 2].map(StagingPlan::in_rounds)).chain(by_nodes);
+    for plan in plans.chain([1, 2].map(StagingPlan::by_nodes)) {
         let [one, other] = [(); 2].map(|()| run(&plan, false).trace_hash);
         assert_eq!(one, other, "{plan:?}");
     }

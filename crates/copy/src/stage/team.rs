@@ -29,7 +29,7 @@ const TASKS_MAX: usize = 1024;
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// How long all workers together may take to start.
-const START_TIME_MAX: Duration = Duration::from_secs(30);
+pub const START_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How long workers get to end by themselves.
 const CALL_OFF_TIME: Duration = Duration::from_secs(5);
@@ -155,9 +155,11 @@ impl Team {
 
     /// Waits until each worker is ready, or will not be.
     fn wait_for_start(&self) -> Outcome<()> {
-        let deadline = now() + START_TIME_MAX;
+        let (mut deadline, mut attention) = (now() + START_TIME_MAX, Attention::now());
         let mut state = self.inner.lock();
         loop {
+            // What workers have said while this process was stopped may not have been read yet.
+            deadline += attention.away().unwrap_or_default();
             let late = |member: &Member| member.phase == Phase::Starting;
             if !state.members.iter().any(late) {
                 return Ok(());
@@ -209,7 +211,7 @@ impl Team {
     /// Gives a task to a node, and waits for the answer: which node, whether it is another one than the writer, and its words.
     fn give(&self, part: &Part, writer: Option<usize>) -> Outcome<Result<(usize, bool, Said), Gone>> {
         let Some((at, is_other, answer)) = self.pick(part, writer)? else { return Ok(Err(Gone::All)) };
-        let mut looked = now();
+        let mut attention = Attention::now();
         loop {
             match answer.recv_in(LOOK) {
                 Ok(Some(Said::Failed { exit, text, .. })) => {
@@ -225,11 +227,10 @@ impl Team {
                         return Err(asked_to_end());
                     }
                     let now = now();
-                    if now.saturating_sub(looked) > LOOKED_AWAY {
-                        // This process was stopped, and may not have read yet what workers have said meanwhile.
+                    if attention.away().is_some() {
+                        // It may not have read yet what workers have said meanwhile.
                         state.members.iter_mut().for_each(|member| member.heard = now);
                     }
-                    looked = now;
                     let is_silent = |member: &Member| now.saturating_sub(member.heard) > SILENCE_MAX;
                     if state.members.get(at).is_some_and(is_silent) {
                         lose(&mut state, at, format!("nothing was heard of it for {} s", SILENCE_MAX.as_secs()));
@@ -285,6 +286,21 @@ impl Team {
         if let Some(member) = self.inner.lock().members.get_mut(at) {
             count(&mut member.share);
         }
+    }
+}
+
+/// When a thread that waits has looked last.
+struct Attention(Duration);
+
+impl Attention {
+    fn now() -> Attention {
+        Attention(now())
+    }
+
+    /// How long this process did not run since the last look, if it was stopped.
+    fn away(&mut self) -> Option<Duration> {
+        let before = std::mem::replace(&mut self.0, now());
+        Some(self.0.saturating_sub(before)).filter(|away| *away > LOOKED_AWAY)
     }
 }
 

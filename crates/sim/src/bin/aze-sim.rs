@@ -14,8 +14,8 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
        aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
-       aze-sim --staging [--in | --rounds | --nodes] --seed N [--trace] [--leave-out PART | --without PROTECTION]
-       aze-sim --staging [--in | --rounds | --nodes] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
+       aze-sim --staging [--in | --rounds] [--nodes] --seed N [--trace] [--leave-out PART | --without PROTECTION]
+       aze-sim --staging [--in | --rounds] [--nodes] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
 PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, ChangeTimes, ReadFromStorage, BreakingOff
 KIND, of persistent volumes, is one of";
 
@@ -74,6 +74,7 @@ struct Options {
     joining: bool,
     staging: bool,
     plan_of: Option<fn(u64) -> StagingPlan>,
+    by_nodes: bool,
     left_out: Option<Missing>,
     persistence: Option<PlanOf>,
     switches: Switches,
@@ -97,7 +98,7 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--joining" => options.joining = true,
             "--staging" => options.staging = true,
             "--in" => options.plan_of = Some(StagingPlan::inward),
-            "--nodes" => options.plan_of = Some(StagingPlan::by_nodes),
+            "--nodes" => options.by_nodes = true,
             "--rounds" => options.plan_of = Some(StagingPlan::in_rounds),
             "--leave-out" => {
                 let name = args.next()?;
@@ -154,6 +155,7 @@ fn run_staging(seeds: Range<u64>, options: &Options) -> ExitCode {
     let mut failed = 0;
     for seed in seeds.clone() {
         let plan = options.plan_of.unwrap_or(StagingPlan::of)(seed);
+        let plan = if options.by_nodes { plan.with_nodes() } else { plan };
         let plan = StagingPlan { switches: options.switches, without: options.left_out, ..plan };
         let run = || staging::run(&plan, options.trace);
         let found = std::panic::catch_unwind(run).map(|outcome| {

@@ -216,7 +216,7 @@ impl Job {
         let told = Arc::new(Told::new(run.cluster.client_io(node)));
         let mut rng = run.cluster.sim.rng(&format!("team of {node}"));
         let team = || Arc::new(nodes::team(run, node, is_elsewhere, &mut rng));
-        let nodes = (run.plan.nodes > 0 && what == What::Stage).then(team);
+        let nodes = (run.plan.nodes > 0 && nodes::has_workers(what)).then(team);
         Job {
             cluster: run.cluster.clone(),
             node,
@@ -282,7 +282,7 @@ impl Job {
         let (before, mut names) = (self.place.lists_below(below.as_bytes()), BTreeSet::new());
         let mut dirs = vec![COLD.as_bytes().to_vec()];
         while let Some(dir) = dirs.pop() {
-            for entry in tree.list(&dir)?.entries {
+            for entry in tree.list(&dir)?.all()? {
                 let path = join(&dir, &entry.name);
                 if entry.kind == FileKind::Directory {
                     dirs.push(path.clone());
@@ -316,7 +316,7 @@ impl Job {
             atomic: self.plan.atomic,
             closed_only: false,
             jobs: 3,
-            nodes: None,
+            nodes: self.team(),
             state: self.state.clone(),
             ledger: Some(self.hold("in")?),
             receipt: Some((self.receipt.clone(), self.key.lock().take().expect("a job runs once"))),
@@ -354,12 +354,16 @@ impl Job {
             atomic: self.plan.atomic,
             closed_only: self.is_closed_only,
             jobs: 3,
-            nodes: self.nodes.clone().map(|nodes| nodes as Arc<dyn Nodes>),
+            nodes: self.team(),
             state: self.state.clone(),
             ledger: Some(self.hold("out")?),
             receipt: Some((self.receipt.clone(), key)),
             program: "aze".into(),
         })
+    }
+
+    fn team(&self) -> Option<Arc<dyn Nodes>> {
+        self.nodes.clone().map(|nodes| nodes as Arc<dyn Nodes>)
     }
 
     fn release(&self, from: Spot) -> Outcome<Ended> {

@@ -4,28 +4,33 @@
 //! Workers are killed, with their machines or without, or stopped, and so is the command; lines are cut or held. What a worker writes once
 //! it was given up must be in no file that has a name, and none outlives its command.
 
+use super::job::What;
 use super::line::{Line, Writer};
 use super::place::Place;
 use super::programs::ROOT;
-use super::{ASIDE, BELOW, Run};
+use super::{ASIDE, BELOW, Run, StagingPlan};
 use crate::Cluster;
 use crate::cluster::client_node;
 use aze_copy::stage::team::worker::{self, serve};
-use aze_copy::stage::team::{Launched, Launcher, SILENCE_MAX, Started, Team};
+use aze_copy::stage::team::{Launched, Launcher, SILENCE_MAX, START_TIME_MAX, Started, Team};
 use aze_copy::tree::{Spot, Tree};
 use aze_io::sim::{DRIVER, Process, SimRng};
 use aze_io::sync::Mutex;
 use aze_io::threads::Waiter;
 use aze_tree::{Connection, VolumeTree};
 use aze_words::exit::{Exit, Outcome, Trouble};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Tasks of a worker at the same time.
 const JOBS: usize = 2;
+
+/// When a command that is stopped while nothing else happens to it and its workers is stopped at the latest, after its beginning.
+const STOPPED_AFTER: Duration = Duration::from_millis(150);
 
 /// How long workers may go on when their command has ended: one that is stopped or held goes on later.
 const OUTLIVES_MAX: Duration = Duration::from_secs(1);
@@ -130,6 +135,9 @@ struct Starter {
     command: usize,
     /// A node and a machine for each.
     nodes: Vec<(usize, usize)>,
+    /// Nodes that have had their worker: one that is started anew gets another one, with a client of its own, on the same machine.
+    used: Mutex<BTreeSet<usize>>,
+    next_node: Arc<AtomicUsize>,
     /// The first one has another file system in the place of the destination.
     is_elsewhere: bool,
     /// This one is not reached.
@@ -143,7 +151,10 @@ impl Launcher for Starter {
         if self.unreached == Some(at) && at.is_multiple_of(2) {
             return Err(Trouble::new(Exit::Again, "no program of this name"));
         }
-        let (node, system) = self.nodes[at];
+        let (mut node, system) = self.nodes[at];
+        if !self.used.lock().insert(node) {
+            node = self.next_node.fetch_add(1, Ordering::Relaxed);
+        }
         let elsewhere = (self.is_elsewhere && at == 0).then(|| {
             let sim = &self.cluster.sim;
             Place::new(sim.node(DRIVER), sim.rng("elsewhere"), &[BELOW, ASIDE])
@@ -209,6 +220,11 @@ pub(super) struct Troubles {
     pub others: u32,
 }
 
+/// Whether a command has other nodes work for it.
+pub(super) fn has_workers(what: What) -> bool {
+    what == What::Stage || what.is_rounds()
+}
+
 /// The workers of a command of a run.
 pub(super) fn team(run: &Run, command: usize, is_elsewhere: bool, rng: &mut SimRng) -> Team {
     let mut nodes: Vec<(usize, usize)> = Vec::new();
@@ -228,13 +244,52 @@ pub(super) fn team(run: &Run, command: usize, is_elsewhere: bool, rng: &mut SimR
         workers: run.workers.clone(),
         backing: run.plan.is_over_directory.then(|| BELOW.into()),
         nodes: nodes.clone(),
+        used: Mutex::default(),
+        next_node: run.nodes.clone(),
     };
     let names = nodes.iter().map(|(node, _)| client_node(*node)).collect();
     let is_named = has_unreached && rng.chance(300_000);
-    Team::new(names, is_named, [Some("sim".into()), None], JOBS, Box::new(starter))
+    let mut volumes = [Some("sim".into()), None];
+    if run.plan.is_inward {
+        volumes.reverse();
+    }
+    Team::new(names, is_named, volumes, JOBS, Box::new(starter))
+}
+
+impl StagingPlan {
+    /// The same with workers on other nodes, which copy and read back.
+    pub fn with_nodes(self) -> StagingPlan {
+        let nodes = SimRng::new(self.seed, "nodes").between(1, 3) as usize;
+        StagingPlan { nodes, ..self }
+    }
 }
 
 impl Run {
+    /// Whether a command with workers is stopped for longer than it waits for any of them, while nothing else happens to it and to them.
+    pub(super) fn is_stopped_alone(&self, what: What, rng: &mut SimRng) -> bool {
+        let has_workers = self.plan.nodes > 0 && has_workers(what);
+        has_workers && self.plan.kills && !self.model.lock().is_over && rng.chance(200_000)
+    }
+
+    /// Stops a command, and has it go on.
+    pub(super) async fn stop_alone(
+        &self,
+        command: &Process,
+        mut rng: SimRng,
+        troubles: &Mutex<Troubles>,
+    ) -> Infallible {
+        self.cluster.sim.sleep(Duration::from_nanos(rng.below(STOPPED_AFTER.as_nanos() as u64))).await;
+        let patience = if rng.chance(500_000) { SILENCE_MAX } else { START_TIME_MAX };
+        let time = patience + Duration::from_nanos(rng.below(5_000_000_000));
+        self.tell(|| format!("the command stops for {time:?}, and nothing else happens"));
+        self.counts.lock().commands_stopped += 1;
+        troubles.lock().stops += 1;
+        command.stop();
+        self.cluster.sim.sleep(time).await;
+        command.go_on();
+        std::future::pending().await
+    }
+
     /// Kills workers, with their machines or without, stops them or the command, cuts and holds lines, for as long as it is polled.
     pub(super) async fn trouble_workers(
         &self,

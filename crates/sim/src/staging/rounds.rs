@@ -116,7 +116,8 @@ impl Program for Command<'_> {
 impl StagingPlan {
     /// Whether nothing but programs can hold up a round: then the last one has to be in time.
     pub(super) fn is_calm(&self) -> bool {
-        self.rounds && !self.fails && self.durability.is_none()
+        let is_held_up = self.nodes > 0 && self.kills;
+        self.rounds && !self.fails && self.durability.is_none() && !is_held_up
     }
 }
 
