@@ -379,6 +379,8 @@ struct Shared {
     over: AtomicBool,
     /// Errors are explained.
     trouble: AtomicBool,
+    /// How often that began: one change may take longer than the trouble.
+    troubles: AtomicUsize,
     /// A part of the volume is lost.
     lost: AtomicBool,
     steps: AtomicUsize,
@@ -394,7 +396,8 @@ fn is_explained(error: &io::Error) -> bool {
 fn write(ledger: &Mutex<Ledger>, volume: &Volume, shared: &Shared, who: &str) {
     while !shared.over.load(Ordering::SeqCst) && !shared.lost.load(Ordering::SeqCst) {
         let mut ledger = ledger.lock().expect("no writer panics");
-        let is_explained_now = shared.trouble.load(Ordering::SeqCst);
+        let (is_explained_now, before) =
+            (shared.trouble.load(Ordering::SeqCst), shared.troubles.load(Ordering::SeqCst));
         let begun = Instant::now();
         let done = ledger.step(&volume.mount);
         let took = begun.elapsed();
@@ -404,7 +407,7 @@ fn write(ledger: &Mutex<Ledger>, volume: &Volume, shared: &Shared, who: &str) {
             shared.steps.fetch_add(1, Ordering::SeqCst);
             continue;
         };
-        let is_in_trouble = is_explained_now || shared.trouble.load(Ordering::SeqCst);
+        let is_in_trouble = is_explained_now || shared.troubles.load(Ordering::SeqCst) != before;
         assert!(is_in_trouble && is_explained(&error), "{who}: {error}: nothing fails\n  {}", ledger.story());
         let mut since = Instant::now();
         while ledger.is_in_doubt() && !shared.lost.load(Ordering::SeqCst) && !shared.over.load(Ordering::SeqCst) {
@@ -498,6 +501,7 @@ fn round(volume: &Volume, ledgers: &[Mutex<Ledger>], trouble: Trouble, draw: &mu
         let what = moving.what;
         pause(Duration::from_millis(draw.below(MOMENT_MS_MAX)));
         shared.trouble.store(true, Ordering::SeqCst);
+        shared.troubles.fetch_add(1, Ordering::SeqCst);
         shared.lost.store(is_lost, Ordering::SeqCst);
         make_trouble(volume, &mut moving, trouble, draw, who);
         if volume.kind.is_kept() {
