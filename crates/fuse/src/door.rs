@@ -17,7 +17,7 @@ use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::trace::Trace;
 use crate::translate;
-use crate::unnamed::{Unnamed, Want};
+use crate::unnamed::{Found, Unnamed, Want};
 use crate::worker_pool::{PATIENCE, waits_long};
 use crate::writers::Writers;
 use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
@@ -251,9 +251,19 @@ impl Door {
             && self.unnamed.refuses(request.pid, attr.ino, want)
     }
 
-    /// A request was answered with `ESTALE`: the kernel looks the path up again, once.
+    /// A request begins.
+    pub fn begins(&self, request: &Header) {
+        self.unnamed.begins(request.pid, request.opcode);
+    }
+
+    /// A request ends, with any other answer than `ESTALE`.
+    pub fn ends(&self, request: &Header) {
+        self.unnamed.ends(request.pid, request.opcode);
+    }
+
+    /// A request is answered with `ESTALE`: the kernel looks the path up again, once.
     pub fn was_sent_back(&self, request: &Header) {
-        self.unnamed.refused(request.pid);
+        self.unnamed.refused(request.pid, request.opcode);
     }
 
     /// Before a change of an inode that the program does not have open: a program that may have come by a name which
@@ -284,12 +294,14 @@ impl Door {
             // A directory's counts and times are gathered only when they are asked for.
             self.client.lookup_within(&who, ino(parent), &name, self.cache_time).await
         });
-        let file = found.as_ref().ok().map(|aged| &aged.attr).filter(|attr| is_sent_back_to(attr));
-        self.unnamed.looked_up(
-            request.pid,
-            file.map(|attr| attr.ino),
-            file.is_some_and(|attr| self.recalls.has_moved(attr.ino)),
-        );
+        let led = match found.as_ref().map(|aged| &aged.attr) {
+            Ok(attr) if is_sent_back_to(attr) => {
+                Found::File { ino: attr.ino, has_moved: self.recalls.has_moved(attr.ino) }
+            }
+            Ok(_) => Found::Directory,
+            Err(_) => Found::Nothing,
+        };
+        self.unnamed.looked_up(request.pid, led);
         found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 

@@ -359,16 +359,19 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
     // Until the answer has gone: then the kernel lets go of the pages.
     let is_write = header.opcode == op::WRITE;
     let _transfer = (is_write || header.opcode == op::READ).then(|| door.pages.transfer(header.node, is_write));
-    let done = match fs::act(door, header, args, out) {
+    door.begins(header);
+    let done = fs::act(door, header, args, out);
+    // Before the answer: the kernel looks again at once.
+    match &done {
+        Err(errno) if errno.0 == libc::ESTALE => door.was_sent_back(header),
+        _ => door.ends(header),
+    }
+    let done = match done {
         Ok(Done::Silently) => {
             return reply.not_owed();
         }
         Ok(done) => done,
         Err(errno) => {
-            // Before the answer: the kernel looks again at once.
-            if errno.0 == libc::ESTALE {
-                door.was_sent_back(header);
-            }
             reply.send_outcome(Err(errno));
             return;
         }

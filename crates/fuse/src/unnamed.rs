@@ -7,8 +7,9 @@
 //! for attributes, once to open and once for anything else.
 //!
 //! The kernel looks again once for each call of a program. So whoever was refused is let in to the file that it finds
-//! then, also if that one loses another name at the same moment, as the source of a rename does.
+//! then, with the same request, also if that file loses another name at the same moment, as the source of a rename does.
 
+use crate::abi::op;
 use aze_io::sync::Mutex;
 use aze_proto::ids::Ino;
 use std::collections::BTreeMap;
@@ -26,6 +27,17 @@ pub enum Want {
     Open,
     /// Anything else for which it need not be open.
     Else,
+}
+
+/// Where a name has led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// To a file or a symbolic link, which has lost another name, or has not.
+    File { ino: Ino, has_moved: bool },
+    /// To a directory, a pipe, a socket or a device.
+    Directory,
+    /// Nowhere.
+    Nothing,
 }
 
 /// What a thread may do next.
@@ -60,81 +72,121 @@ impl May {
 pub struct Unnamed {
     known: AtomicUsize,
     threads: Mutex<BTreeMap<u32, May>>,
-    /// Threads that were refused, and come back.
-    back: Mutex<BTreeMap<u32, Back>>,
-    coming_back: AtomicUsize,
+    /// Threads whose other requests were refused, and that come back with them. To make a link the kernel looks up the
+    /// new name, too, and asks for attributes in passing, whatever the answer is.
+    back: Mutex<BTreeMap<u32, Ino>>,
+    /// Threads that the kernel has look again.
+    looking: AtomicUsize,
+    again: Mutex<BTreeMap<u32, Again>>,
 }
 
-/// A thread that was refused and comes back.
-#[derive(Clone, Copy, Default)]
-struct Back {
-    /// What it wanted something else of than attributes or an open. To make a link the kernel looks up the new name, too,
-    /// and asks for attributes in passing, whatever the answer is.
-    refused: Option<Ino>,
-    /// The file that it has found since. To make a link the kernel looks the new name up after it, and finds none.
+/// A thread whose request was refused: the kernel looks again, and comes with the same one.
+#[derive(Clone, Copy)]
+struct Again {
+    opcode: u32,
+    /// The file that it has found. To make a link the kernel looks the new name up after it, and finds none.
     found: Option<May>,
+}
+
+/// Whether the kernel sends such requests before the one that it looks a path up for.
+fn is_in_between(opcode: u32) -> bool {
+    matches!(opcode, op::LOOKUP | op::GETATTR | op::READLINK)
 }
 
 impl Unnamed {
     /// Whether a thread is to be refused.
     pub fn refuses(&self, thread: u32, ino: Ino, want: Want) -> bool {
-        let mut threads = self.threads.lock();
-        if threads.get_mut(&thread).is_some_and(|may| may.take(ino, want)) || self.comes_back(thread, ino, want) {
+        if self.has_found(thread, ino, want) {
             return false;
         }
-        if want != Want::Else {
-            self.let_in(&mut threads, thread, May { other: false, ..May::all(ino) });
+        let mut threads = self.threads.lock();
+        if threads.get_mut(&thread).is_some_and(|may| may.take(ino, want)) {
+            return false;
         }
+        if want == Want::Else {
+            drop(threads);
+            return !self.comes_back(thread, ino);
+        }
+        self.let_in(&mut threads, thread, May { other: false, ..May::all(ino) });
         true
     }
 
-    /// Whether a thread has just been refused, and comes back for the same file or the one that it has found since.
-    fn comes_back(&self, thread: u32, ino: Ino, want: Want) -> bool {
-        let mut threads = self.back.lock();
-        let Some(back) = threads.get_mut(&thread) else {
-            if want == Want::Else {
-                self.note_back(&mut threads, thread, Back { refused: Some(ino), found: None });
-            }
+    /// Whether a thread has just been refused; from now on it has.
+    fn comes_back(&self, thread: u32, ino: Ino) -> bool {
+        let mut back = self.back.lock();
+        if back.get(&thread) == Some(&ino) {
+            back.remove(&thread);
+            return true;
+        }
+        if back.len() >= THREADS_MAX {
+            back.pop_first();
+        }
+        back.insert(thread, ino);
+        false
+    }
+
+    /// A thread's request begins: one that looks again comes with the request that was refused, after lookups.
+    pub fn begins(&self, thread: u32, opcode: u32) {
+        if is_in_between(opcode) || self.looking.load(SeqCst) == 0 {
+            return;
+        }
+        let mut again = self.again.lock();
+        if again.get(&thread).is_some_and(|again| again.opcode != opcode) {
+            self.looks_no_more(&mut again, thread);
+        }
+    }
+
+    /// A thread's request ends otherwise than by [`Self::refused`].
+    pub fn ends(&self, thread: u32, opcode: u32) {
+        if !is_in_between(opcode) && self.looking.load(SeqCst) > 0 {
+            self.looks_no_more(&mut self.again.lock(), thread);
+        }
+    }
+
+    /// A thread's request was answered with ESTALE, by the mount or by a server. A lookup of the kernel is enough for who asks for attributes.
+    pub fn refused(&self, thread: u32, opcode: u32) {
+        let mut again = self.again.lock();
+        if is_in_between(opcode) || again.remove(&thread).is_some() {
+            // The kernel looks again once.
+            return self.looking.store(again.len(), SeqCst);
+        }
+        if again.len() >= THREADS_MAX {
+            again.pop_first();
+        }
+        again.insert(thread, Again { opcode, found: None });
+        self.looking.store(again.len(), SeqCst);
+    }
+
+    fn looks_no_more(&self, again: &mut BTreeMap<u32, Again>, thread: u32) {
+        again.remove(&thread);
+        self.looking.store(again.len(), SeqCst);
+    }
+
+    /// Whether a thread that looks again has found this file.
+    fn has_found(&self, thread: u32, ino: Ino, want: Want) -> bool {
+        if self.looking.load(SeqCst) == 0 {
             return false;
+        }
+        let mut again = self.again.lock();
+        let found = again.get_mut(&thread).and_then(|again| again.found.as_mut());
+        found.is_some_and(|may| may.take(ino, want))
+    }
+
+    /// A thread has looked a name up.
+    pub fn looked_up(&self, thread: u32, found: Found) {
+        if self.looking.load(SeqCst) > 0 {
+            let mut again = self.again.lock();
+            match (found, again.get_mut(&thread)) {
+                (Found::File { ino, .. }, Some(again)) => again.found = Some(May::all(ino)),
+                // That is what the program is told.
+                (Found::Nothing, Some(Again { found: None, .. })) => self.looks_no_more(&mut again, thread),
+                (Found::Nothing | Found::Directory, Some(_)) | (_, None) => {}
+            }
+        }
+        let moved = match found {
+            Found::File { ino, has_moved: true } => Some(ino),
+            _ => None,
         };
-        let is_back = back.found.as_mut().is_some_and(|may| may.take(ino, want))
-            || want == Want::Else && back.refused == Some(ino);
-        if want == Want::Else && !is_back {
-            *back = Back { refused: Some(ino), found: None };
-        }
-        // With an open or a change the program's call is over.
-        if want != Want::Attributes && is_back {
-            threads.remove(&thread);
-            self.coming_back.store(threads.len(), SeqCst);
-        }
-        is_back
-    }
-
-    /// A thread was told ESTALE, by the mount or by a server: the kernel looks again now.
-    pub fn refused(&self, thread: u32) {
-        let mut threads = self.back.lock();
-        let refused = threads.get(&thread).and_then(|back| back.refused);
-        self.note_back(&mut threads, thread, Back { refused, found: None });
-    }
-
-    fn note_back(&self, threads: &mut BTreeMap<u32, Back>, thread: u32, back: Back) {
-        if threads.len() >= THREADS_MAX && !threads.contains_key(&thread) {
-            threads.pop_first();
-        }
-        threads.insert(thread, back);
-        self.coming_back.store(threads.len(), SeqCst);
-    }
-
-    /// A thread has looked a name up. It leads to the file or link `found`, if to any, of which is known whether it has
-    /// lost another name.
-    pub fn looked_up(&self, thread: u32, found: Option<Ino>, has_moved: bool) {
-        if let Some(ino) = found
-            && self.coming_back.load(SeqCst) > 0
-            && let Some(back) = self.back.lock().get_mut(&thread)
-        {
-            back.found = Some(May::all(ino));
-        }
-        let moved = found.filter(|_| has_moved);
         if moved.is_none() && self.known.load(SeqCst) == 0 {
             return;
         }
@@ -169,37 +221,66 @@ mod tests {
         assert!(!unnamed.refuses(1, INO, Want::Open), "it came without one");
         assert!(unnamed.refuses(1, INO, Want::Open), "another time");
         assert!(unnamed.refuses(1, INO, Want::Else), "a link, after its attributes were refused");
-        unnamed.looked_up(1, None, false);
+        unnamed.looked_up(1, Found::Nothing);
         assert!(!unnamed.refuses(1, INO, Want::Else), "it came without a name, or has looked at another one since");
         assert!(unnamed.refuses(1, INO, Want::Attributes), "that name led elsewhere");
-        unnamed.looked_up(1, Some(INO), true);
+        unnamed.looked_up(1, Found::File { ino: INO, has_moved: true });
         for want in [Want::Attributes, Want::Open, Want::Else] {
             assert!(!unnamed.refuses(1, INO, want));
         }
         assert!(unnamed.refuses(1, INO, Want::Attributes), "it may come by the old name now");
     }
 
+    /// It was sent away from another file. What it finds loses another name as it is found, or just after.
+    const FOUND: Ino = Ino(6);
+
+    fn looked_again(opcode: u32, has_moved: bool) -> Unnamed {
+        let unnamed = Unnamed::default();
+        unnamed.refused(1, opcode);
+        unnamed.looked_up(1, Found::Directory);
+        unnamed.looked_up(1, Found::File { ino: FOUND, has_moved });
+        unnamed
+    }
+
     #[test]
     fn who_was_refused_is_let_in_to_what_it_finds() {
-        // It was sent away from INO. What it finds loses another name as it is found, or just after.
-        const FOUND: Ino = Ino(6);
-        for case in 0..8 {
-            let (refused_by_mount, known_at_lookup) = (case & 1 > 0, case & 2 > 0);
-            let want = if case & 4 > 0 { Want::Open } else { Want::Else };
-            let unnamed = Unnamed::default();
-            if refused_by_mount {
-                assert!(unnamed.refuses(1, INO, Want::Else));
+        for has_moved in [true, false] {
+            for (opcode, want) in [(op::OPEN, Want::Open), (op::LINK, Want::Else)] {
+                let unnamed = looked_again(opcode, has_moved);
+                if opcode == op::LINK {
+                    unnamed.looked_up(1, Found::Directory);
+                    unnamed.looked_up(1, Found::Nothing);
+                }
+                assert!(unnamed.refuses(2, FOUND, want), "another thread");
+                assert!(!unnamed.refuses(1, FOUND, Want::Attributes), "in passing, {has_moved}");
+                unnamed.begins(1, opcode);
+                assert!(!unnamed.refuses(1, FOUND, want), "{want:?} {has_moved}");
+                assert!(unnamed.refuses(1, FOUND, want), "{want:?} another time");
+                let unnamed = looked_again(opcode, false);
+                unnamed.begins(1, opcode);
+                unnamed.ends(1, opcode);
+                assert!(unnamed.refuses(1, FOUND, want), "{want:?}: nobody had to ask when it was let in");
             }
-            unnamed.refused(1);
-            unnamed.looked_up(1, Some(FOUND), known_at_lookup);
-            // The directory and the new name of a link.
-            unnamed.looked_up(1, None, false);
-            unnamed.looked_up(1, None, false);
-            assert!(unnamed.refuses(2, FOUND, want), "another thread");
-            assert!(!unnamed.refuses(1, FOUND, Want::Attributes), "{refused_by_mount} {known_at_lookup}");
-            assert!(!unnamed.refuses(1, FOUND, want), "{want:?} {refused_by_mount} {known_at_lookup}");
-            assert!(unnamed.refuses(1, FOUND, want), "{want:?} another time");
         }
+    }
+
+    #[test]
+    fn who_looks_for_something_else_is_refused() {
+        let another = looked_again(op::OPEN, false);
+        another.begins(1, op::SETATTR);
+        assert!(another.refuses(1, FOUND, Want::Else), "another request");
+        assert!(another.refuses(1, FOUND, Want::Open), "that was the end of it");
+        let nothing = Unnamed::default();
+        nothing.refused(1, op::OPEN);
+        nothing.looked_up(1, Found::Nothing);
+        nothing.looked_up(1, Found::File { ino: FOUND, has_moved: false });
+        assert!(nothing.refuses(1, FOUND, Want::Open), "the program was told that there is nothing");
+        let asks = looked_again(op::GETATTR, false);
+        assert!(asks.refuses(1, FOUND, Want::Attributes), "a lookup was enough for it");
+        let twice = looked_again(op::OPEN, false);
+        twice.refused(1, op::OPEN);
+        twice.looked_up(1, Found::File { ino: FOUND, has_moved: false });
+        assert!(twice.refuses(1, FOUND, Want::Open), "the kernel looks again once");
     }
 
     #[test]
@@ -208,8 +289,9 @@ mod tests {
         for thread in 0..2 * THREADS_MAX as u32 {
             unnamed.refuses(thread, INO, Want::Open);
             unnamed.refuses(thread, INO, Want::Else);
-            unnamed.refused(thread);
+            unnamed.refused(thread, op::OPEN);
         }
-        assert!(unnamed.threads.lock().len() <= THREADS_MAX && unnamed.back.lock().len() <= THREADS_MAX);
+        let lens = [unnamed.threads.lock().len(), unnamed.back.lock().len(), unnamed.again.lock().len()];
+        assert!(lens.iter().all(|len| (1..=THREADS_MAX).contains(len)), "{lens:?}");
     }
 }
