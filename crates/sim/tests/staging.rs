@@ -137,12 +137,10 @@ fn other_nodes_copy_in_rounds_and_into_a_volume_too() {
 /// A command that was stopped for longer than it waits for workers has not read yet what they have said meanwhile.
 #[test]
 fn a_command_that_was_stopped_gives_no_worker_up() {
-    // The first has found that workers had not started in time, since the command was stopped meanwhile; so has 10 inwards.
-    for plan in [StagingPlan::by_nodes(21), StagingPlan::inward(10).with_nodes()] {
-        let outcome = run(&plan, false);
-        assert_eq!(outcome.wrong, [""; 0], "seed {}", plan.seed);
-        assert!(outcome.counts.commands_stopped > 0, "{:?}", outcome.counts);
-    }
+    // It was told that workers had not started in time, since the command was stopped meanwhile.
+    let outcome = run(&StagingPlan::inward(10).with_nodes(), false);
+    assert_eq!(outcome.wrong, [""; 0]);
+    assert!(outcome.counts.commands_stopped > 0, "{:?}", outcome.counts);
 }
 
 #[test]
@@ -177,7 +175,7 @@ fn counts_of_changes_that_do_not_move_are_noticed() {
 
 #[test]
 fn reading_back_from_the_page_cache_of_the_node_that_wrote_is_noticed() {
-    let plan = StagingPlan { without: Some(Missing::ReadFromStorage), ..StagingPlan::of(24) };
+    let plan = StagingPlan { without: Some(Missing::ReadFromStorage), ..StagingPlan::of(21) };
     assert!(!run(&plan, false).wrong.is_empty());
 }
 
