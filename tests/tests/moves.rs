@@ -1,6 +1,6 @@
 //! Slots move between servers while a server, the command or everything is killed, a server stands still, or a node is cut off:
 //! what programs were told is there afterwards, `aze check` finds nothing, and nothing hangs. A server of a volume in memory that is
-//! killed takes its part along: what is left is right, and the rest is EIO.
+//! killed takes its part along: names at other servers are right, and the rest is EIO.
 //!
 //! `AZE_TEST_SEED` seeds the random choices; the timing depends on the machine. The long form has 233 rounds, or as many as
 //! `AZE_TEST_ROUNDS` says for each of the three kinds of volume.
@@ -34,7 +34,7 @@ const STEPS: usize = 20;
 /// Longest time from the beginning of a command to the trouble: a move of all slots of one server takes about as long.
 const MOMENT_MS_MAX: u64 = 400;
 
-/// Files in the root that nobody changes, every second one with so many bytes: they are most of what moves.
+/// Files in the root that no writer changes, every second one with so many bytes: they are most of what moves.
 const FILES: usize = 60;
 const FILE_BYTES: usize = 1_400_000;
 
@@ -104,7 +104,7 @@ impl Trouble {
             ],
             Kind::Memory => vec![Trouble::Stopped(first), Trouble::Command, Trouble::Server],
             Kind::Nodes { kept: true } => vec![Trouble::Cut(first), Trouble::Server, Trouble::Stopped(second)],
-            // Where nobody sees that a server of another node has ended, each file that it had is waited for.
+            // Where no client sees that a server of another node has ended, each file that it had is waited for.
             Kind::Nodes { kept: false } => vec![Trouble::Cut(first), Trouble::Command, Trouble::Cut(second)],
         }
     }
@@ -556,7 +556,7 @@ fn content(at: usize) -> Vec<u8> {
     (0..len as u32).map(|byte| (byte.wrapping_mul(2_654_435_761).wrapping_add(at as u32) >> 13) as u8).collect()
 }
 
-/// How many of the files that nobody changes are right; the others are EIO.
+/// How many of the files that no writer changes are right; the others are EIO.
 fn right_files(volume: &Volume, who: &str) -> usize {
     let is_right = |at: &usize| match fs::read(volume.mount.join(format!("f{at}"))) {
         Ok(bytes) => {

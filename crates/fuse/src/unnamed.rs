@@ -6,7 +6,7 @@
 //! leads there, or has been refused and comes back without looking anything up, is let in: once to ask
 //! for attributes, once to open and once for anything else.
 //!
-//! The kernel looks again once for each call of a program. So whoever was refused is let in to the file that it finds
+//! The kernel looks again once for each call of a program. So a thread that was refused is let in to the file that it finds
 //! then, with the same request, also if that file loses another name at the same moment, as the source of a rename does.
 
 use crate::abi::op;

@@ -20,7 +20,7 @@ const LOOKS_MAX: usize = 4096;
 pub(super) struct Looks(Mutex<BTreeMap<u64, Option<u64>>>);
 
 impl Looks {
-    /// As [`Source::next_data_between_marks`]. If there are data, it is looked behind their first part, too: whoever reads that asks
+    /// As [`Source::next_data_between_marks`]. If there are data, it is looked behind their first part, too: the thread that reads that asks
     /// next, and all threads whose parts lie in the hole behind it have their answer then.
     pub fn next_data(&self, source: &dyn Source, offset: u64) -> Outcome<Option<u64>> {
         // Others wait meanwhile, mostly for the same answer.

@@ -22,12 +22,12 @@ static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static KNOWN: std::sync::Mutex<Known> = std::sync::Mutex::new(Known { kinds: Vec::new(), taken: BTreeMap::new() });
 
 thread_local! {
-    /// The locks that this thread holds, and the orders of which it knows that they were found sound.
+    /// The locks that this thread holds, and the orders that it has found sound.
     static THREAD: RefCell<Thread> = const { RefCell::new(Thread { held: Vec::new(), sound: BTreeSet::new() }) };
 }
 
 struct Known {
-    /// What is known of each kind: where it is made, what it guards.
+    /// For each kind, the place that makes such locks, and the type that they guard.
     kinds: Vec<(Place, &'static str)>,
     /// Which kinds were taken while another was held, and where both were taken.
     taken: BTreeMap<Kind, BTreeMap<Kind, (Place, Place)>>,
@@ -161,7 +161,7 @@ impl Known {
         Ok(())
     }
 
-    /// The kinds from one to another, each of which was taken while the one before was held.
+    /// The kinds from one to another: a thread took each while it held the one before.
     fn way(&self, from: Kind, to: Kind) -> Option<Vec<Kind>> {
         let (mut before, mut next) = (BTreeMap::from([(from, from)]), vec![from]);
         while let Some(kind) = next.pop() {
