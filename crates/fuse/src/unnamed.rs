@@ -96,11 +96,11 @@ fn is_in_between(opcode: u32) -> bool {
 impl Unnamed {
     /// Whether a thread is to be refused.
     pub fn refuses(&self, thread: u32, ino: Ino, want: Want) -> bool {
-        if self.has_found(thread, ino, want) {
-            return false;
-        }
+        let has_found = self.has_found(thread, ino, want);
         let mut threads = self.threads.lock();
-        if threads.get_mut(&thread).is_some_and(|may| may.take(ino, want)) {
+        // The same lookup may have let it in for both reasons: it comes in once.
+        let was_let_in = threads.get_mut(&thread).is_some_and(|may| may.take(ino, want));
+        if has_found || was_let_in {
             return false;
         }
         if want == Want::Else {
