@@ -5,6 +5,10 @@
 mod gate;
 #[path = "intercept/lookup.rs"]
 mod lookup;
+#[path = "intercept/reads.rs"]
+mod reads;
+#[path = "intercept/search.rs"]
+mod search;
 
 use aze_tests::{PATIENCE, Place, Ran, clib, leave_out, program, run, wait_until};
 use std::fs;

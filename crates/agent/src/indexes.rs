@@ -16,7 +16,7 @@ pub struct Resolved(Cell<Option<ResolvedDirectory>>);
 impl Resolved {
     /// Puts it behind the answer's bytes: if a name was found, or there is none.
     pub fn add_to(self, answer: &mut Answer) {
-        let has_answer = answer.passed.is_none() && (answer.result >= 0 || answer.result == -i64::from(libc::ENOENT));
+        let has_answer = answer.result >= 0 || answer.result == -i64::from(libc::ENOENT);
         if let Some(resolved) = self.0.take().filter(|_| has_answer) {
             answer.bytes.extend_from_slice(sys::bytes_of(&resolved));
         }
@@ -27,7 +27,10 @@ impl Call<'_> {
     /// Notes what is known of the directory in which a walk has ended, if the library wants to know it. `version`: from
     /// before the walk; `found_nothing`: it has failed with ENOENT.
     pub fn note_directory(&self, version: u64, below: &Below<'_>, note: &WayNote, found_nothing: bool) {
-        let is_asked = [Op::Stat, Op::Open, Op::Access].iter().any(|op| *op as u32 == self.request.op);
+        let is = |op: Op| self.request.op == op as u32;
+        // Who opens a file for reading and writing looks it up before.
+        let is_for_both = self.request.a as i32 & libc::O_ACCMODE == libc::O_RDWR;
+        let is_asked = is(Op::Stat) || is(Op::Access) || is(Op::Open) && (found_nothing || is_for_both);
         if !is_asked
             || self.request.len != WANT_DIRECTORY
             || below.path.split(|byte| *byte == b'/').any(|part| part == b"..")
@@ -37,7 +40,8 @@ impl Call<'_> {
         let trail = note.trail();
         let Some(name) = trail.last.filter(|_| !trail.by_link && !trail.from_root) else { return };
         let (client, who) = (self.agent.client(), self.agent.who());
-        let let_in = match found_nothing && self.request.op == Op::Open as u32 {
+        // An open is no lookup: only those let in.
+        let let_in = match is(Op::Open) {
             true => self.agent.wait_for(client.is_let_in(who, trail.dir, &name, trail.epoch)).ok().flatten(),
             false => client.was_let_in(who, trail.dir, &name),
         };

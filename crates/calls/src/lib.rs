@@ -23,7 +23,7 @@ pub mod indexes;
 pub mod shared;
 
 /// Version of what is declared here; the agent refuses another one.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -147,7 +147,8 @@ pub struct Stat {
 }
 
 /// Contents of a file that came with its open, as they were then. They may be shown until the counter of changes is another one, or
-/// the clock has come to `until_ns`.
+/// the clock has come to `until_ns`. Those of a file that was opened for writing, too, whoever shows them has seen in a published index
+/// before it asked for the open: they may be shown while the record of the inode there is the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
@@ -159,6 +160,20 @@ pub struct Kept {
     pub len: u32,
     /// Which counter of [`shared`].
     pub counter: u32,
+}
+
+/// Which parts follow the [`Stat`] in an answer to an open of so many bytes: whether a [`Kept`], and whether a directory
+/// ([`indexes::ResolvedDirectory`]) behind it.
+pub fn after_stat(bytes: usize) -> (bool, bool) {
+    const KEPT: usize = size_of::<Kept>();
+    const DIRECTORY: usize = size_of::<indexes::ResolvedDirectory>();
+    const BOTH: usize = KEPT + DIRECTORY;
+    match bytes.wrapping_sub(size_of::<Stat>()) {
+        KEPT => (true, false),
+        DIRECTORY => (false, true),
+        BOTH => (true, true),
+        _ => (false, false),
+    }
 }
 
 /// Operations. "path" is the packet's bytes (no NUL): absolute below the volume's root when `desc` is [`NO_DESC`], else
@@ -173,7 +188,7 @@ pub enum Op {
     /// `a`: inode number of a pipe (fstat(2)). Result 0 and `desc` (`len` of the reply's Stat is not sent), or -ENOENT.
     Identify = 1,
     /// path; `a`: flags of open(2), `b`: mode, `len`: [`indexes::WANT_DIRECTORY`] or 0. Reply: `desc`, the pipe's reading end, and a [`Stat`] in the bytes. A [`Kept`] behind
-    /// it says that the whole contents are in the window.
+    /// it says that the whole contents are in the window. Last comes the directory, if it is wanted: of an open for reading and writing only.
     Open,
     /// desc, offset or [`POSITION`], len. Result: bytes, in the window.
     Read,
@@ -377,6 +392,21 @@ mod tests {
             (offset_of!(Stat, btime), 104),
         ];
         stat.iter().for_each(|(is, should)| assert_eq!(is, should));
+    }
+
+    #[test]
+    fn the_length_of_an_answer_to_an_open_says_which_parts_it_has() {
+        let lengths = [0, 119, 120, 144, 160, 184, 185];
+        let parts = [
+            (false, false),
+            (false, false),
+            (false, false),
+            (true, false),
+            (false, true),
+            (true, true),
+            (false, false),
+        ];
+        assert_eq!(lengths.map(after_stat), parts);
     }
 
     #[test]

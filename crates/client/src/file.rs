@@ -4,7 +4,7 @@ use crate::client::{Client, Core};
 use crate::inodes::Inode;
 use crate::names::Entry;
 use crate::opened::Opened;
-use crate::published::Looked;
+use crate::published::{Looked, Witness};
 use crate::route::{Knowing, Place, Question};
 use aze_io::sync::Mutex;
 use aze_proto::error::Class;
@@ -15,6 +15,9 @@ use aze_rpc::Answer;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The longest file whose contents come with an open for reading and writing: what is perhaps not read costs little more than an answer.
+const WITNESSED_BYTES_MAX: u32 = 4096;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,10 +61,18 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// The most contents that are asked for; none for an open that does not read, nor for one that writes, too: processes that
-    /// write a file together read what others have written since their opens.
-    fn limit(self) -> Option<u32> {
-        (self.contents && self.access.read && !self.access.write).then_some(OPEN_CONTENTS_BYTES_MAX)
+    /// The most contents that are asked for. An open that writes, too, gets none without a witness: processes that write a file together
+    /// read what others have written since their opens.
+    fn limit(self, witness: Option<&Witness>) -> Option<u32> {
+        match self.access {
+            Access { read: true, write: false } if self.contents => Some(OPEN_CONTENTS_BYTES_MAX),
+            _ => witness.map(|_| WITNESSED_BYTES_MAX),
+        }
+    }
+
+    /// Whether contents can come along only if it is known at each read that they are still current.
+    fn wants_witness(self) -> bool {
+        self.contents && self.access.read && self.access.write
     }
 }
 
@@ -75,7 +86,8 @@ impl Core {
     pub(crate) async fn open(self: &Arc<Self>, who: &Identity, ino: Ino, how: How) -> Result<Arc<File>, Failure> {
         let handle = self.new_handle();
         let Access { read, write } = how.access;
-        let request = match how.limit() {
+        let witness = how.wants_witness().then(|| self.witness(ino, WITNESSED_BYTES_MAX.into())).flatten();
+        let request = match how.limit(witness.as_ref()) {
             Some(contents) => Request::OpenWith { ino, handle, write, contents },
             None if how.to_run => Request::OpenToRun { ino, handle },
             None => Request::Open { ino, handle, read, write },
@@ -93,7 +105,7 @@ impl Core {
             life: None,
             planned: None,
         };
-        let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen);
+        let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen, witness);
         if let Ok(Reply::OpenedWith { attr, .. }) = reply {
             reply = Ok(Reply::Attributes { attr });
         }
@@ -116,11 +128,25 @@ impl Core {
         Ok(File::opened(self, who, &attr, how.access, handle, contents, false))
     }
 
-    /// Takes out of the answer to an open what came along; `seen` are the changes before it was asked.
-    fn take_contents(&self, answer: Result<Answer, Failure>, seen: u64) -> (Result<Reply, Failure>, Option<Opened>) {
+    /// Takes out of the answer to an open what came along; `seen` are the changes, and `witness` is the record, from before it was asked.
+    fn take_contents(
+        &self,
+        answer: Result<Answer, Failure>,
+        seen: u64,
+        witness: Option<Witness>,
+    ) -> (Result<Reply, Failure>, Option<Opened>) {
         match answer {
             Ok(Answer { reply: Reply::OpenedWith { attr, sums }, payload, .. }) => {
-                let opened = self.contents.keep(&attr, &sums, payload, seen, self.io.mono_ns());
+                let is_for_both = witness.is_some();
+                let mut opened = self.contents.keep(&attr, &sums, payload, seen, self.io.mono_ns());
+                // The name may have been given to another file meanwhile.
+                let witness = witness.filter(|witness| witness.ino == attr.ino);
+                if is_for_both && witness.is_none() {
+                    opened = None;
+                }
+                if let Some(opened) = &mut opened {
+                    opened.witness = witness;
+                }
                 (Ok(Reply::OpenedWith { attr, sums: Vec::new() }), opened)
             }
             answer => (answer.map(|answer| answer.reply), None),
@@ -150,15 +176,21 @@ impl Core {
         let home = NameHash::of(parent, name).shard(shards);
         // The name's server opens what lives beside the name; where this node knows that the inode lives elsewhere, it is opened there
         // at once.
-        if let Looked::Found(entry) = self.look(who, parent, name, knowing)
-            && entry.kind == FileKind::File
-            && entry.ino.home(shards) != home
-        {
-            return Ok(Named::Opened(self.open(who, entry.ino, how).await?));
+        let (mut witness, mut directory) = (None, None);
+        match self.look(who, parent, name, knowing) {
+            Looked::Found(entry) if entry.kind != FileKind::File => {}
+            Looked::Found(entry) if entry.ino.home(shards) != home => {
+                return Ok(Named::Opened(self.open(who, entry.ino, how).await?));
+            }
+            Looked::Found(entry) if how.wants_witness() => {
+                witness = self.witness(entry.ino, WITNESSED_BYTES_MAX.into());
+            }
+            Looked::Ask(asked) => directory = asked,
+            Looked::Found(_) | Looked::Missing => {}
         }
         let handle = self.new_handle();
         let Access { read, write } = how.access;
-        let request = match how.limit() {
+        let request = match how.limit(witness.as_ref()) {
             Some(contents) => Request::OpenNameWith { parent, name: name.clone(), handle, write, contents },
             None => Request::OpenName { parent, name: name.clone(), handle, read, write },
         };
@@ -172,7 +204,10 @@ impl Core {
             life: None,
             planned: None,
         };
-        let (reply, contents) = self.take_contents(self.ask_question(question).await, seen);
+        let (reply, contents) = self.take_contents(self.ask_question(question).await, seen, witness);
+        if let (Some(directory), Ok(_)) = (directory, &reply) {
+            self.entered.let_in(who, parent, directory);
+        }
         let entry = match reply? {
             Reply::OpenedWith { attr, .. } => {
                 self.inodes.learn(&attr);
@@ -237,8 +272,8 @@ impl Client {
         self.core.open(who, ino, How { to_run: true, ..access.into() }).await
     }
 
-    /// Opens a file; the contents of a small one come along unless the open is for writing, too, for
-    /// [`File::read_as_opened`]. One request.
+    /// Opens a file; the contents of a small one come along, for [`File::read_as_opened`]. If the open is for writing, too, they do where
+    /// the file has at most 4 KiB and its home is a server of this node with a published index. One request.
     ///
     /// # Errors
     /// As [`Client::open`].

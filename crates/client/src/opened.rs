@@ -2,10 +2,12 @@
 //!
 //! It alone knows until when they may be shown. They are of the moment of the open, so a caller that
 //! was promised no more than that may be answered from them, until this client has begun or ended
-//! a change of a file of the same shard, has heard of newer attributes, or a second has passed.
+//! a change of a file of the same shard, has heard of newer attributes, or a second has passed. A caller that was promised what is
+//! there at each read is answered from them only while the file's record in a published index is the one from before the open.
 
 use crate::client::{Client, Core};
 use crate::file::File;
+use crate::published::Witness;
 use aze_io::sync::Mutex;
 use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
 use aze_proto::sum::first_mismatch;
@@ -53,6 +55,8 @@ pub(crate) struct Opened {
     seen: u64,
     until_ns: u64,
     version: Version,
+    /// Of an open for writing, too: the file's record from before the open. They may be shown while it is unchanged.
+    pub(crate) witness: Option<Witness>,
 }
 
 /// The attributes that every change of a file moves.
@@ -137,6 +141,7 @@ impl Contents {
             seen,
             until_ns: now_ns.saturating_add(VALID_NS),
             version: version(attr),
+            witness: None,
         })
     }
 
@@ -163,7 +168,9 @@ impl Drop for Opened {
 
 impl Core {
     fn read_opened(&self, opened: &Opened, attr: &Attr, offset: u64, buf: &mut [u8]) -> Option<usize> {
-        let Some(bytes) = self.contents.valid(opened, attr, self.io.mono_ns()) else {
+        let is_unchanged = || opened.witness.as_ref().is_none_or(|witness| self.is_unchanged(witness));
+        let valid = self.contents.valid(opened, attr, self.io.mono_ns()).filter(|_| is_unchanged());
+        let Some(bytes) = valid else {
             self.contents.forget(opened);
             return None;
         };
@@ -199,7 +206,8 @@ impl File {
     }
 
     /// Copies what came along with the open, if it may be shown now and fits; its length, and until when it may be shown at the latest,
-    /// by this node's clock. It may be shown for less long: [`Client::tell_changes`].
+    /// by this node's clock. It may be shown for less long: [`Client::tell_changes`]. Of an open that is for writing, too, whoever shows it has
+    /// to know by a published index that the file has not changed since before the open.
     pub fn copy_contents_as_opened(&self, buf: &mut [u8]) -> Option<(usize, u64)> {
         let opened = self.opened.as_ref()?;
         let bytes = self.core.contents.valid(opened, &self.inode.attr(), self.core.io.mono_ns())?;
@@ -210,7 +218,8 @@ impl File {
     /// As [`File::read_into`], but what came along with the open may be shown as it was then, for
     /// up to a second: changes of other clients since the open need not be seen, those of this
     /// client are. For callers to which the contents at the open were promised, as mounts
-    /// promise it, or has opened it for this read.
+    /// promise it, or has opened it for this read. Of an open that is for writing, too, changes of others are seen as by
+    /// [`File::read_into`].
     ///
     /// # Errors
     /// As [`File::read_into`].

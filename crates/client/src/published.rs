@@ -9,7 +9,7 @@ use crate::names::Entry;
 use crate::route::{Knowing, Place};
 use aze_io::sync::Mutex;
 use aze_proto::{Attr, Identity, Ino, Name, ServerIndex, Time};
-use aze_rpc::published::{Known, Named, PublishedIndex};
+use aze_rpc::published::{Known, Named, PublishedIndex, Seen};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,6 +96,15 @@ pub(crate) enum Looked {
     Ask(Option<State>),
 }
 
+/// The record of a file, as it was at one moment.
+pub(crate) struct Witness {
+    /// Which file it is.
+    pub(crate) ino: Ino,
+    index: PublishedIndex,
+    seen: Seen,
+    known: Known,
+}
+
 impl Core {
     fn published(&self, place: Place<'_>) -> Option<(ServerIndex, PublishedIndex, Known)> {
         let (server, published, map_epoch) = {
@@ -155,6 +164,21 @@ impl Core {
             Named::Unknown => {}
         }
         Looked::Ask(Some(directory))
+    }
+
+    /// Notes the record of a file of 1 to `bytes_max` bytes before it is opened; `None` where there is none.
+    pub(crate) fn witness(&self, ino: Ino, bytes_max: u64) -> Option<Witness> {
+        let (_, index, known) = self.published(Place::Home(ino))?;
+        let known = Known { believes: false, ..known };
+        let (attr, seen) = index.record(ino, known)?;
+        (1..=bytes_max).contains(&attr.size).then_some(Witness { ino, index, seen, known })
+    }
+
+    /// Whether nobody has changed the file since its record was noted.
+    pub(crate) fn is_unchanged(&self, witness: &Witness) -> bool {
+        // By a newer map another server may have the file.
+        witness.known.map_epoch == self.routes.read().map.epoch
+            && witness.index.is_unchanged(witness.seen, witness.known)
     }
 
     /// The attributes of a regular file, where that takes no request.

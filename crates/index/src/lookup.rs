@@ -30,8 +30,8 @@ pub struct Found {
 /// A name to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// It leads to a regular file: its inode number, and the words of its attributes, which are not checked.
-    File(u64, [u64; INODE_VALUE_WORDS]),
+    /// It leads to a regular file: its inode number, the words of its attributes, which are not checked, and the record of these.
+    File(u64, [u64; INODE_VALUE_WORDS], Seen),
     /// It does not exist. Every name that was removed before went until this time, in nanoseconds.
     Nothing(u64),
     /// Nothing is to be said of it.
@@ -75,13 +75,13 @@ impl Reader<'_> {
             let (inode, value) = self.inode(ino)?;
             // All three were there when the last one was read.
             let counts = claim(ino) && self.counts(known, &[directory, entry, inode], || is_held(Some(ino)));
-            counts.then_some((ino, value))
+            counts.then_some((ino, value, inode))
         };
         // The directory was as it is when there was nothing of this name in it.
         // A name that is not there is asked for every time: its absence is not cached.
         let is_missing = || self.has_none(hash) && self.counts(known, &[directory], || is_held(None));
         let named = match read() {
-            Some((ino, value)) => Named::File(ino, value),
+            Some((ino, value, seen)) => Named::File(ino, value, seen),
             None if is_missing() => Named::Nothing(self.note(NOTE_REMOVED)),
             None => Named::Unknown,
         };

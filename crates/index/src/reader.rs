@@ -16,11 +16,13 @@ pub struct Reader<'a> {
     pub layout: Layout,
 }
 
-/// A record as it was when it was read.
-#[derive(Clone, Copy, Debug)]
+/// A record as it was when it was read. Its count moves whenever it is written or taken away, also where its words stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    at: usize,
-    count: u64,
+    /// Which word is its count.
+    pub at: usize,
+    /// What the count was.
+    pub count: u64,
 }
 
 impl Reader<'_> {
@@ -68,6 +70,6 @@ impl Reader<'_> {
     /// Whether a record has not been written since it was read.
     pub fn is_unchanged(&self, seen: &Seen) -> bool {
         fence(Acquire);
-        self.words[seen.at].load(Relaxed) == seen.count
+        self.words.get(seen.at).is_some_and(|count| count.load(Relaxed) == seen.count)
     }
 }

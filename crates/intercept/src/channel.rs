@@ -7,11 +7,11 @@
 //! parent's memory, whose descriptors are not the parent's, makes a channel for each call.
 
 use crate::host::{self, Args, call, error, raw};
-use crate::lookup;
+use crate::lookup::{self, Witness};
 use crate::process::{self, begin, is_ready, shared_child};
 use crate::settings;
 use aze_calls::indexes::SERVERS_MAX;
-use aze_calls::{Hello, Kept, MESSAGE_BYTES_MAX, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
+use aze_calls::{Hello, Kept, MESSAGE_BYTES_MAX, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome, after_stat};
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -60,6 +60,8 @@ struct Channel {
     kept_seen: AtomicU64,
     kept_len: AtomicU32,
     kept_counter: AtomicU32,
+    /// Of a file that was opened for writing, too: [`Witness::words`].
+    kept_witness: [AtomicU64; 4],
 }
 
 impl Channel {
@@ -73,6 +75,7 @@ impl Channel {
             kept_seen: AtomicU64::new(0),
             kept_len: AtomicU32::new(0),
             kept_counter: AtomicU32::new(0),
+            kept_witness: [const { AtomicU64::new(0) }; 4],
         }
     }
 }
@@ -216,11 +219,12 @@ impl Session {
         self.memory + ROOM_BYTES as u64
     }
 
-    /// Notes the contents that came with an open, if they did.
-    pub fn keep(&self, reply: &Reply) {
+    /// Notes the contents that came with an open, if they did; `witness` says by what is known that they are still current, where that
+    /// is to be known.
+    pub fn keep(&self, reply: &Reply, witness: Option<Witness>) {
         let Some(channel) = self.kept else { return };
         let bytes = self.bytes(reply);
-        if bytes.len() != size_of::<Stat>() + size_of::<Kept>() {
+        if !after_stat(bytes.len()).0 {
             return;
         }
         let kept: Kept = host::read(bytes.as_ptr() as u64 + size_of::<Stat>() as u64);
@@ -231,18 +235,21 @@ impl Session {
         channel.kept_seen.store(kept.seen, Relaxed);
         channel.kept_len.store(kept.len, Relaxed);
         channel.kept_counter.store(kept.counter, Relaxed);
+        let words = witness.map_or([0; 4], Witness::words);
+        channel.kept_witness.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
         channel.kept.store(reply.desc, SeqCst);
     }
 
-    /// What is kept of the contents of a description.
-    pub fn kept(&self, desc: u64) -> Option<Kept> {
+    /// What is kept of the contents of a description, and its witness.
+    pub fn kept(&self, desc: u64) -> Option<(Kept, Option<Witness>)> {
         let channel = self.kept.filter(|channel| channel.kept.load(SeqCst) == desc)?;
-        Some(Kept {
+        let kept = Kept {
             until_ns: channel.kept_until_ns.load(Relaxed),
             seen: channel.kept_seen.load(Relaxed),
             len: channel.kept_len.load(Relaxed),
             counter: channel.kept_counter.load(Relaxed),
-        })
+        };
+        Some((kept, Witness::of(channel.kept_witness.each_ref().map(|word| word.load(Relaxed)))))
     }
 
     /// Keeps no contents any more.

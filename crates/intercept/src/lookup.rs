@@ -3,7 +3,8 @@
 //! It alone takes an answer from an index for the agent's: if its client would take it there. Of a path it is known which
 //! directory its beginning leads to, as the agent has said with the answer to an earlier question: exactly these bytes, none of
 //! them a link. After the index is read, it is looked whether server and agent are alive, whether the agent has learnt what ends that
-//! knowledge, and whether a file may be open at the agent, of which only that may know all. Everything else is asked for.
+//! knowledge, and whether a file may be open at the agent, of which only that may know all. Everything else is asked for. Of a file that
+//! was looked up it knows later whether anything has changed since.
 //!
 //! What the agent has said of directories lies in memory that the kernel wipes in a child. Indexes stay mapped until the end: a thread
 //! may be reading it.
@@ -15,10 +16,10 @@ use crate::process::{self, wiped};
 use crate::shared;
 use aze_calls::indexes::{ResolvedDirectory, SERVERS_MAX, SharedIndexes, WANT_DIRECTORY, may_access};
 use aze_calls::shared::{NAMES_VERSION_AT, SERVERS_VERSION_AT, TIME_AT, opens_at};
-use aze_calls::{Op, Reply, Request, Stat, WINDOW_BYTES};
+use aze_calls::{Op, Reply, Request, Stat, WINDOW_BYTES, after_stat};
 use aze_index::{
     INODE_BLOCKS, INODE_MODES, INODE_OWNERS, INODE_SIZE, INODE_TIMES, INODE_VALUE_WORDS, Known, Layout, Named, Reader,
-    SHAPES, chunk_bits_of, hash_of, parts, slot_of_hash,
+    SHAPES, Seen, chunk_bits_of, hash_of, parts, slot_of_hash,
 };
 use core::sync::atomic::{
     AtomicI32, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst, fence,
@@ -165,6 +166,19 @@ static MAPPED: [Mapped; SERVERS_MAX] = [const {
     }
 }; SERVERS_MAX];
 
+impl Mapped {
+    /// Its words, if there is one.
+    fn reader(&self) -> Option<Reader<'static>> {
+        let (at, words) = (self.at.load(SeqCst), self.words.load(SeqCst) as usize);
+        if at == 0 {
+            return None;
+        }
+        // SAFETY: the mapping has as many words and is never taken away, nor can the file be cut; its words are atomic.
+        let words = unsafe { core::slice::from_raw_parts(at as *const AtomicU64, words) };
+        Some(Reader { words, layout: Layout::of(words, &SHAPES)? })
+    }
+}
+
 /// What the agent shares: this, which of [`MAPPED`] count, and the servers of the slots (u16).
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -216,10 +230,34 @@ fn word(index: usize) -> Option<u64> {
     shared::word(Some(index)).map(|word| word.load(SeqCst))
 }
 
+/// The record of a file's inode at one moment, by which is known later whether anything of the file has changed since.
+#[derive(Clone, Copy)]
+pub struct Witness {
+    /// Where the guide is that counted.
+    guide: u64,
+    /// Which of [`MAPPED`], and one more.
+    mapped: u64,
+    /// Where the count of the record is, and what it was.
+    at: u64,
+    count: u64,
+}
+
+impl Witness {
+    /// To be kept in memory that threads share.
+    pub fn words(self) -> [u64; 4] {
+        [self.guide, self.mapped, self.at, self.count]
+    }
+
+    /// What was kept so; zeros are none.
+    pub fn of([guide, mapped, at, count]: [u64; 4]) -> Option<Witness> {
+        (guide != 0).then_some(Witness { guide, mapped, at, count })
+    }
+}
+
 /// What an index has said.
 pub enum Looked {
     /// It is a regular file.
-    File(Stat),
+    File(Stat, Witness),
     /// There is no such name.
     Missing,
 }
@@ -239,10 +277,7 @@ pub fn look(session: &mut Session, key: &Key) -> Option<Looked> {
     let server = guide.server_of(hash_of(dir, key.name()));
     let [_, _, state] = state_note(dir, server)?.read().filter(|known| known[..2] == [dir, u64::from(server) + 1])?;
     let (mapped, socket) = (guide.index_of(server)?, session.socket()?);
-    let (at, words) = (mapped.at.load(SeqCst), mapped.words.load(SeqCst) as usize);
-    // SAFETY: the mapping has as many words and is never taken away, nor can the file be cut; its words are atomic.
-    let words = unsafe { core::slice::from_raw_parts(at as *const AtomicU64, words) };
-    let index = Reader { words, layout: Layout::of(words, &SHAPES)? };
+    let index = mapped.reader()?;
     let known = Known { map_epoch: guide.shared.map_epoch, namespace_epoch: Some(namespace_epoch) };
     let is_held = |ino: Option<u64>| {
         let is_open = ino.is_some_and(|ino| word(opens_at(ino)) != Some(0));
@@ -256,11 +291,13 @@ pub fn look(session: &mut Session, key: &Key) -> Option<Looked> {
         return None;
     }
     match found.named {
-        Named::File(ino, value) => {
+        Named::File(ino, value, record) => {
             let stat = stat_of(ino, &value)?;
             // What the agent changes later is dated after this.
             seen(value[INODE_TIMES + 2])?;
-            Some(Looked::File(stat))
+            let place = MAPPED.iter().position(|other| core::ptr::eq(other, mapped))? as u64;
+            let (guide, at) = (&raw const *guide as u64, record.at as u64);
+            Some(Looked::File(stat, Witness { guide, mapped: place + 1, at, count: record.count }))
         }
         Named::Nothing(time) => {
             seen(time)?;
@@ -270,16 +307,32 @@ pub fn look(session: &mut Session, key: &Key) -> Option<Looked> {
     }
 }
 
-/// Whether there certainly is no such name.
-pub fn is_missing(session: &mut Session, key: &Key) -> bool {
-    matches!(look(session, key), Some(Looked::Missing))
+/// Whether the answer to an open is of this inode.
+pub fn is_of(session: &Session, reply: &Reply, ino: u64) -> bool {
+    let bytes = session.bytes(reply);
+    bytes.len() >= size_of::<Stat>() && host::read::<Stat>(bytes.as_ptr() as u64).ino == ino
+}
+
+/// Whether nobody has changed the file since its record was seen: a question would be answered now as it would have been then.
+pub fn is_unchanged(session: &mut Session, witness: Witness) -> bool {
+    is_still(session, witness).is_some()
+}
+
+fn is_still(session: &mut Session, witness: Witness) -> Option<()> {
+    let guide = Guide::now().filter(|guide| &raw const **guide as u64 == witness.guide && guide.counts())?;
+    let mapped = MAPPED.get(usize::try_from(witness.mapped).ok()?.checked_sub(1)?)?;
+    let (index, socket) = (mapped.reader()?, session.socket()?);
+    let seen = Seen { at: usize::try_from(witness.at).ok()?, count: witness.count };
+    let known = Known { map_epoch: guide.shared.map_epoch, namespace_epoch: None };
+    let is_held = || are_alive(mapped.process.load(SeqCst), socket) && guide.counts();
+    index.counts(known, &[seen], is_held).then_some(())
 }
 
 /// The result of access(2); `None` if the agent has to be asked.
 pub fn access(session: &mut Session, key: &Key, wanted: u32) -> Option<i64> {
     match look(session, key)? {
         Looked::Missing => Some(error(libc::ENOENT)),
-        Looked::File(stat) => {
+        Looked::File(stat, _) => {
             let uid = Guide::now()?.shared.uid;
             may_access(uid, stat.uid, stat.mode, wanted).map(|may| if may { 0 } else { error(libc::EACCES) })
         }
@@ -349,12 +402,17 @@ pub fn ask(
     }
     // The copy: what is noted is of these bytes, whatever the host makes of its own.
     let (reply, fd) = session.ask_with_fd(Request { len: WANT_DIRECTORY, ..request }, &[key.path()])?;
-    let is_file = request.op == Op::Stat as u32 && reply.result >= 0;
-    let before = if is_file { size_of::<Stat>() } else { 0 };
     let bytes = session.bytes(&reply);
-    if fd.is_none() && bytes.len() == before + size_of::<ResolvedDirectory>() {
-        note(key, &host::read(bytes.as_ptr() as u64 + before as u64));
-        MISSED.fetch_add(1, SeqCst);
+    let is_file = request.op == Op::Stat as u32 && reply.result >= 0;
+    let (has_directory, would_have_done) = match fd {
+        // The contents of an open for reading and writing are shown by an index only.
+        Some(_) => (after_stat(bytes.len()).1, after_stat(bytes.len()).0),
+        None if is_file => (bytes.len() == size_of::<Stat>() + size_of::<ResolvedDirectory>(), true),
+        None => (bytes.len() == size_of::<ResolvedDirectory>(), true),
+    };
+    if has_directory {
+        note(key, &host::read((bytes.as_ptr() as usize + bytes.len() - size_of::<ResolvedDirectory>()) as u64));
+        MISSED.fetch_add(u32::from(would_have_done), SeqCst);
     }
     Ok((reply, fd))
 }

@@ -3,7 +3,7 @@
 use crate::channel::{self, Session, THIRD};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
-use crate::lookup::{self, Key};
+use crate::lookup::{self, Key, Looked};
 use crate::place::{self, PathCall, Target};
 use crate::{paths, process, shared};
 use aze_calls::{NO_DESC, Op, Request};
@@ -55,14 +55,22 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
     // What makes no file, and has flags that the agent takes, can say that there is none.
     let makes = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
     let key = Key::of(&target).filter(|_| !makes && flags as i32 & libc::O_ACCMODE != libc::O_ACCMODE);
-    if key.as_ref().is_some_and(|key| lookup::is_missing(session, key)) {
+    let looked = key.as_ref().and_then(|key| lookup::look(session, key));
+    if matches!(looked, Some(Looked::Missing)) {
         return error(libc::ENOENT);
     }
     shared::before_open(session);
     match lookup::ask(session, request, key.as_ref(), target.path) {
         Err(failed) => failed,
         Ok((reply, Some(fd))) if reply.result >= 0 => {
-            session.keep(&reply);
+            match (flags as i32 & libc::O_ACCMODE, looked) {
+                (libc::O_RDONLY, _) => session.keep(&reply, None),
+                // Contents that came are of a moment after the look, and perhaps of another file, which has the name by now.
+                (_, Some(Looked::File(stat, witness))) if lookup::is_of(session, &reply, stat.ino) => {
+                    session.keep(&reply, Some(witness));
+                }
+                _ => {}
+            }
             if flags as i32 & libc::O_CLOEXEC == 0 {
                 fds::keep_over_exec(fd);
             }

@@ -5,6 +5,7 @@
 
 use crate::channel::Session;
 use crate::host::{self, call, raw};
+use crate::lookup;
 use crate::process;
 use crate::vectors::Vectors;
 use aze_calls::shared::{ASK, BYTES, counter_at, position_at, position_in, word_of};
@@ -87,7 +88,7 @@ fn moved(word: &AtomicU64, desc: u64, to: impl Fn(u64) -> Option<u64>) -> Option
 
 /// Reads from contents that came with the open; the bytes. `None` if the agent has to be asked.
 pub fn read(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) -> Option<i64> {
-    let kept = session.kept(desc)?;
+    let (kept, witness) = session.kept(desc)?;
     if process::is_broken() {
         return None;
     }
@@ -95,7 +96,12 @@ pub fn read(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) ->
         IS_MISSED.store(true, SeqCst);
         return None;
     };
-    if counter.load(SeqCst) != kept.seen || now_ns() >= kept.until_ns {
+    let is_current = match witness {
+        // Opened for writing, too: what others have changed is to be seen.
+        Some(witness) => lookup::is_unchanged(session, witness),
+        None => now_ns() < kept.until_ns,
+    };
+    if !is_current || counter.load(SeqCst) != kept.seen {
         session.drop_kept();
         return None;
     }

@@ -117,7 +117,7 @@ pub fn fetch(session: &mut Session, target: Target, follows: bool) -> Result<Sta
     }
     let key = Key::of(&target);
     match key.as_ref().and_then(|key| lookup::look(session, key)) {
-        Some(Looked::File(stat)) => return Ok(stat),
+        Some(Looked::File(stat, _)) => return Ok(stat),
         Some(Looked::Missing) => return Err(error(libc::ENOENT)),
         None => {}
     }

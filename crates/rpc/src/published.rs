@@ -8,6 +8,7 @@ use crate::Target;
 use crate::caller::Caller;
 use crate::link::Channel;
 use aze_index::Named as Words;
+pub use aze_index::Seen;
 use aze_io::published::Reader;
 use aze_proto::published::{NOTE_PERIOD, inode_attr};
 use aze_proto::{Attr, Ino, MapEpoch, Name, NamespaceEpoch, Time};
@@ -100,13 +101,28 @@ impl PublishedIndex {
         counts.then_some(attr)
     }
 
+    /// As [`PublishedIndex::inode`], and the record, by which is known later whether anything of the file has changed. Nobody goes on
+    /// believing the attributes.
+    pub fn record(&self, ino: Ino, known: Known) -> Option<(Attr, Seen)> {
+        let index = self.reader()?.read();
+        let (seen, value) = index.inode(ino.0)?;
+        let attr = inode_attr(ino, &value)?;
+        index.counts(known.words(), &[seen], || self.channel.is_held()).then_some((attr, seen))
+    }
+
+    /// Whether neither data nor attributes of a file have changed since its record was read: then the server would answer a request
+    /// now as it would have done then.
+    pub fn is_unchanged(&self, seen: Seen, known: Known) -> bool {
+        self.reader().is_some_and(|reader| reader.read().counts(known.words(), &[seen], || self.channel.is_held()))
+    }
+
     /// What a name leads to; `None` if nothing is to be said even of the directory.
     pub fn lookup(&self, parent: Ino, name: &Name, known: Known) -> Option<Found> {
         let index = self.reader()?.read();
         let claim = |ino| self.claim(&index, known, ino);
         let found = index.lookup(parent.0, name.as_bytes(), known.words(), claim, |_| self.channel.is_held())?;
         let named = match found.named {
-            Words::File(ino, value) => inode_attr(Ino(ino), &value).map_or(Named::Unknown, Named::File),
+            Words::File(ino, value, _) => inode_attr(Ino(ino), &value).map_or(Named::Unknown, Named::File),
             Words::Nothing(time) => Named::Nothing(Time(time)),
             Words::Unknown => Named::Unknown,
         };

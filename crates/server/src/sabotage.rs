@@ -36,6 +36,8 @@ pub enum Sabotage {
     SkipPublishedClear,
     /// A new name is not counted where clients see that there is none.
     SkipPublishedCount,
+    /// What clients may read of an inode stays as it is when only data change.
+    SkipPublishedData,
     /// A sync is answered before the journal is durable.
     SkipSync,
     /// Other servers are answered before the records that they build upon are durable.

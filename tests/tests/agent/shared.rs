@@ -2,8 +2,9 @@
 
 use super::calls::{AgentProcess, Program, Shared, take};
 use super::volume_with_agent;
+use aze_calls::indexes::WANT_DIRECTORY;
 use aze_calls::shared::{counter_at, position_at, position_in, word_of};
-use aze_calls::{Kept, Op, POSITION, Request, Stat};
+use aze_calls::{Kept, Op, POSITION, Request, Stat, after_stat};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -50,7 +51,7 @@ fn a_position_is_shared() {
     }
 }
 
-/// Contents come with an open for reading only, and a counter says when they may not be shown any more.
+/// Contents come with an open for reading, and a counter says when they may not be shown any more.
 #[test]
 fn contents_come_with_an_open_until_something_changes() {
     let (place, volume, mut program, agent) = volume_with_agent();
@@ -100,4 +101,33 @@ fn contents_come_with_an_open_until_something_changes() {
     assert_eq!((mapped.result, mapped.passed.is_some()), (0, true));
     assert!(!may_be_shown(&shared, kept));
     assert_eq!(opened(&mut second, "/f", libc::O_RDONLY).2, None);
+}
+
+/// Those of an open for reading and writing come where a published index shows whether they are still current, with the directory, so that
+/// programs can look there before they open the next file.
+#[test]
+fn contents_of_a_file_that_is_opened_for_reading_and_writing_are_shown_while_nobody_has_changed_it() {
+    let (place, volume, mut program, agent) = volume_with_agent();
+    let mut second = Program::start(&agent.socket);
+    let elsewhere = AgentProcess::start(&place, &volume, std::process::id());
+    let mut other = Program::start(&elsewhere.socket);
+    let (desc, _held) = program.open("/f", libc::O_CREAT | libc::O_RDWR);
+    assert_eq!(program.write(desc, b"first"), 5);
+    // From now on the client may look names up in the index.
+    drop(opened(&mut second, "/f", libc::O_RDWR));
+    let (of_second, _held_too, kept) = opened(&mut second, "/f", libc::O_RDWR);
+    assert_eq!(kept.expect("contents").1, b"first");
+    let (of_other, _held_three) = other.open("/f", libc::O_WRONLY);
+    assert_eq!(other.write(of_other, b"other"), 5);
+    assert_eq!(second.read_at(of_second, 0), b"other");
+    let both = Request { a: libc::O_RDWR as u64, len: WANT_DIRECTORY, ..Request::default() };
+    let answer = second.call(Op::Open, both, b"/f");
+    assert_eq!((answer.result, after_stat(answer.bytes.len())), (0, (true, true)));
+    for (flags, expected) in [(libc::O_RDWR | libc::O_TRUNC, false), (libc::O_WRONLY, false)] {
+        let answer = second.call(Op::Open, Request { a: flags as u64, ..both }, b"/f");
+        assert_eq!((answer.result, after_stat(answer.bytes.len()).0), (0, expected), "{flags:#o}");
+    }
+    // One that is longer than an answer is worth brings none.
+    assert_eq!(program.call(Op::TruncateOpen, Request { desc, len: 4097, ..Request::default() }, &[]).result, 0);
+    assert_eq!(opened(&mut second, "/f", libc::O_RDWR).2, None);
 }

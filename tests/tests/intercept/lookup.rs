@@ -40,8 +40,8 @@ for line in sys.stdin:
     print(*said, flush=True)
 "#;
 
-/// The process of [`WATCHER`].
-struct Watcher {
+/// The process of [`WATCHER`], or of another program that answers each line.
+pub struct Watcher {
     child: Child,
     input: Option<ChildStdin>,
     said: Receiver<String>,
@@ -49,7 +49,12 @@ struct Watcher {
 
 impl Watcher {
     fn start(place: &Place) -> Watcher {
-        let mut command = place.command(&["run", "--door", "intercept", "--", "python3", "-c", WATCHER]);
+        Watcher::start_with(place, WATCHER)
+    }
+
+    /// Starts this program of Python.
+    pub fn start_with(place: &Place, text: &str) -> Watcher {
+        let mut command = place.command(&["run", "--door", "intercept", "--", "python3", "-c", text]);
         command.env("AZE_INTERCEPT_VERBOSE", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let err = std::fs::File::create(place.path("watcher.err")).expect("a file");
         let mut child = command.stderr(err).spawn().expect("it starts");
@@ -63,13 +68,14 @@ impl Watcher {
         Watcher { child, input, said }
     }
 
-    fn says(&mut self, path: &str) -> String {
+    /// What it answers to a line.
+    pub fn says(&mut self, path: &str) -> String {
         writeln!(self.input.as_mut().expect("a pipe"), "{path}").expect("it reads");
         self.said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("what is said of {path}"))
     }
 
     /// How often it has asked its agent, at its end.
-    fn asked(mut self, place: &Place) -> u64 {
+    pub fn asked(mut self, place: &Place) -> u64 {
         drop(self.input.take());
         assert!(self.child.wait().expect("it ends").success());
         asked(&std::fs::read_to_string(place.path("watcher.err")).expect("what it has said"))
@@ -85,7 +91,7 @@ impl Drop for Watcher {
 }
 
 /// How often a program says that it has asked its agent.
-fn asked(errors: &str) -> u64 {
+pub fn asked(errors: &str) -> u64 {
     let lines = errors.lines().filter_map(|line| line.strip_prefix("aze: intercept: asked the agent "));
     lines.filter_map(|rest| rest.strip_suffix(" times")?.parse::<u64>().ok()).sum()
 }

@@ -3,7 +3,7 @@
 
 use crate::chunks::state::backed::{Known, Lack, other_chunk_size};
 use crate::sabotage::Sabotage;
-use crate::shards::LoggedChunks;
+use crate::shards::{LoggedChunks, ShardCell};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use crate::work::{Output, Work};
@@ -49,6 +49,9 @@ impl Server {
         let (range, zero) = (offset..offset + len, zero.then_some(chunk_bits));
         let done = data.reserve(&work.stamp, ino, generation, chunk, range, zero);
         done.map_err(|error| self.data_stop(error, cell.id, ino))?;
+        if zero.is_some() {
+            self.publish_data_change(cell, ino);
+        }
         work.recorded = true;
         Ok(Reply::Done.into())
     }
@@ -64,8 +67,16 @@ impl Server {
         }
         let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
         done.map_err(|error| self.data_stop(error, cell.id, ino))?;
+        self.publish_data_change(cell, ino);
         work.recorded = true;
         Ok(Reply::Done.into())
+    }
+
+    /// Data of a file in this shard have become zeros; the client reports the time only afterwards. The lock of the shard's data is held.
+    fn publish_data_change(&self, cell: &ShardCell, ino: Ino) {
+        if self.home(ino) == cell.id {
+            cell.names.lock().shard.published.data_changed(ino);
+        }
     }
 
     /// Before a hole is made in a file that is in the backing: a chunk that is not here has to be, since it would be read from

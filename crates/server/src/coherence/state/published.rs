@@ -3,7 +3,8 @@
 //! It alone knows what stands there and when it changes. A changed record is written, or taken away,
 //! under the lock of its shard or directory and so before any client hears of the change; a missing record
 //! is asked for, and put there then. So a client never reads the old state of anything after it, or
-//! another client, has seen the new one. A volume in directories has none: its clients must read durable records only.
+//! another client, has seen the new one. An inode's record is written anew or taken away with every change of the data beside the inode,
+//! too: while it is the same, the data are. A volume in directories has none: its clients must read durable records only.
 
 use crate::sabotage::{Sabotage, Switches};
 use aze_io::Io;
@@ -32,6 +33,8 @@ struct Written {
     keeps_all: bool,
     /// New names are not counted: likewise.
     skips_count: bool,
+    /// Records stay where only data change: likewise.
+    skips_data: bool,
 }
 
 /// Whether clients read the index.
@@ -68,6 +71,7 @@ impl PublishedIndex {
             reading: Mutex::new(Reading::Goes),
             keeps_all: switches.is(Sabotage::SkipPublishedClear),
             skips_count: switches.is(Sabotage::SkipPublishedCount),
+            skips_data: switches.is(Sabotage::SkipPublishedData),
         });
         PublishedIndex(written.map(Arc::new))
     }
@@ -207,6 +211,14 @@ impl PublishedIndex {
         }
     }
 
+    /// Data beside an inode have changed, and not its attributes: those who have seen the record with the data before are to see that. To be
+    /// called under the lock of these data.
+    pub(crate) fn data_changed(&self, ino: Ino) {
+        if self.0.as_ref().is_some_and(|written| !written.skips_data) {
+            self.clear_inode(ino);
+        }
+    }
+
     /// The entry is served by another server.
     pub(crate) fn withdraw_entry(&self, key: &EntryKey) {
         self.clear_entry(key);
@@ -241,6 +253,7 @@ impl PublishedIndex {
                 self.clear_changed(applied);
             }
             Op::Lock { key, .. } | Op::Unlock { key, .. } => self.clear_entry(key),
+            Op::Wrote { .. } if self.0.as_ref().is_some_and(|written| written.skips_data) => {}
             Op::SetAttr { ino, .. }
             | Op::Report { ino, .. }
             | Op::Wrote { ino, .. }
