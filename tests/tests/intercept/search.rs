@@ -10,7 +10,7 @@ use std::path::Path;
 fn script() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compatibility.md");
     let page = fs::read_to_string(page).expect("the page");
-    let (_, rest) = page.split_once("```sh\n#!/bin/sh\n# find.sh").expect("the script");
+    let (_, rest) = page.split_once("```text\n#!/bin/sh\n# find.sh").expect("the script");
     format!("#!/bin/sh\n#{}", rest.split_once("```").expect("its end").0)
 }
 
