@@ -682,6 +682,45 @@ fn a_small_file_is_staged_with_few_requests() {
     takes("out", &["cp", "-r", "SRC", "aze:/in"], &["stage", "out", "aze:/in", "OUT", "--quiet"], &most);
 }
 
+/// The threads that copy a file of many parts go on with one look for holes, and each server is asked only for what it has not said yet.
+#[test]
+fn a_file_of_many_holes_is_staged_with_one_look_for_each() {
+    const PIECES: u64 = 200;
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    fs::create_dir(&src).expect("a directory");
+    fs::create_dir(&dst).expect("a directory");
+    let sparse = File::create(src.join("sparse")).expect("a file");
+    // Pieces that are on one server each; several parts of 64 MiB have none.
+    const PIECE_STEP: u64 = 101 << 20;
+    sparse.set_len(PIECES * PIECE_STEP).expect("a hole");
+    for piece in 0..PIECES {
+        sparse.write_all_at(format!("piece {piece}").as_bytes(), piece * PIECE_STEP).expect("data");
+    }
+    let mut before = asked_of_each(&place, PIECES);
+    for (what, words) in [
+        ("in", ["stage", "in", text(&src), "aze:/in", "--quiet"]),
+        ("out", ["stage", "out", "aze:/in", text(&dst.join("run")), "--quiet"]),
+    ] {
+        place.aze(&words).ok();
+        let after = asked_of_each(&place, PIECES);
+        let of = |kind: &str| after.get(kind).unwrap_or(&0) - before.get(kind).unwrap_or(&0);
+        // A tenth for what is asked once.
+        assert!((100..=110).contains(&of("Seek")), "{what}, for 100 pieces: {} requests", of("Seek"));
+        before = after;
+    }
+    let copied = File::open(dst.join("run/sparse")).expect("a copy");
+    for piece in 0..PIECES {
+        let expected = format!("piece {piece}");
+        let mut found = vec![0; expected.len()];
+        copied.read_exact_at(&mut found, piece * PIECE_STEP).expect("data");
+        assert_eq!(found, expected.as_bytes());
+    }
+    verified(&place, &receipts(&dst)[0]).ok();
+    place.aze(&["down", "--discard"]).ok();
+}
+
 #[test]
 fn a_file_of_a_hundred_gigabytes_of_holes_is_staged_in_seconds() {
     let place = Place::new();

@@ -64,7 +64,7 @@ pub use path::Entries;
 pub use planted::Planted;
 pub use release::OpenCount;
 pub use share::{LetIn, SharedIndex, SharedIndexes, Subscriber};
-pub use space::Room;
+pub use space::{Room, Sought};
 pub use usage::{EachDir, UsageSum};
 pub use volume::Space;
 pub use way::{Trail, Way, WayNote};

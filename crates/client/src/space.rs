@@ -5,9 +5,11 @@ use crate::data::{in_window, is_stale};
 use crate::file::File;
 use crate::route::{Knowing, Place, Question, is_replanned};
 use aze_proto::fields::{Punch, Reserve, Seek};
+use aze_proto::ids::{Generation, Ino, MapEpoch};
 use aze_proto::limits::FILE_BYTES_MAX;
-use aze_proto::place::spans;
+use aze_proto::place::{Layout, spans};
 use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex, ShardMap, Spread};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Requests of one call that are under way at the same time.
@@ -25,6 +27,48 @@ pub enum Room {
     Zeroed,
     /// It is a hole: zeros, without memory where that can be given back.
     Hole,
+}
+
+/// What a server has said: where the next data are, or the next hole is, of what it has of a file.
+type Said = (ServerIndex, Option<u64>);
+
+/// What servers have said in earlier looks for data of one file, so that each is asked again only where that does not tell.
+#[derive(Debug, Default)]
+pub struct Sought {
+    /// Where chunks of the file were then.
+    of: Option<Placed>,
+    /// By server: from where it was asked, and what it has said.
+    said: BTreeMap<ServerIndex, (u64, Option<u64>)>,
+}
+
+/// Tells where the chunks of a file are: the file, and the map by which servers are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Placed {
+    file: (Ino, Generation, MapEpoch),
+    layout: (Layout, u8),
+    map: MapEpoch,
+}
+
+impl Sought {
+    /// Forgets all of it if it was said of another file, or by another map.
+    fn keep_of(&mut self, placed: Placed) {
+        if self.of != Some(placed) {
+            *self = Sought { of: Some(placed), said: BTreeMap::new() };
+        }
+    }
+
+    /// What a server would say, if that is known.
+    fn of(&self, server: ServerIndex, offset: u64) -> Option<Option<u64>> {
+        let (from, found) = self.said.get(&server)?;
+        // From where it was asked to what it has found it has nothing.
+        (*from <= offset && found.is_none_or(|at| offset <= at)).then_some(*found)
+    }
+
+    /// Notes what a server has said of the bytes from `offset` on, and gives it.
+    fn note(&mut self, (server, found): Said, offset: u64) -> Option<u64> {
+        self.said.insert(server, (offset, found));
+        found
+    }
 }
 
 impl File {
@@ -176,7 +220,7 @@ impl File {
         let until = self.core.patience();
         loop {
             let attr = self.refresh().await?;
-            match self.seek_once(&attr, offset, hole).await {
+            match self.seek_once(&attr, offset, hole, &mut Sought::default()).await {
                 Err(failure) if is_stale(&failure) || is_replanned(&failure) => {
                     until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
                 }
@@ -185,35 +229,48 @@ impl File {
         }
     }
 
-    /// As [`File::seek`], without a request to the home: what others have written beyond the end of the data that are known here may be
-    /// missed. For a caller that compares counts of changes which are from before its first look and from after its last one.
+    /// Where the file's data go on from `offset` on, without a request to the home, and with what servers have said in earlier looks of
+    /// `sought`: what others have changed since the first of these may be missed, and what they have written beyond the end of the data
+    /// that are known here. For a caller that compares counts of changes which are from before its first look and from after its last one.
     ///
     /// # Errors
     /// As [`File::seek`].
-    pub async fn seek_as_known(&self, offset: u64, hole: bool) -> Result<u64, Failure> {
-        match self.seek_once(&self.inode.attr(), offset, hole).await {
-            Err(failure) if failure.code != Code::NotFound => self.seek(offset, hole).await,
+    pub async fn seek_as_known(&self, offset: u64, sought: &mut Sought) -> Result<u64, Failure> {
+        match self.seek_once(&self.inode.attr(), offset, false, sought).await {
+            Err(failure) if failure.code != Code::NotFound => {
+                *sought = Sought::default();
+                self.seek(offset, false).await
+            }
             done => done,
         }
     }
 
-    async fn seek_once(&self, attr: &Attr, offset: u64, hole: bool) -> Result<u64, Failure> {
+    async fn seek_once(&self, attr: &Attr, offset: u64, hole: bool, sought: &mut Sought) -> Result<u64, Failure> {
         let nothing = || Failure::new(Code::NotFound, format!("inode {} has nothing from {offset} on", attr.ino));
         if offset >= attr.size {
             return Err(nothing());
         }
         // Mostly it is in the chunk that the search begins in.
         let (map, chunk) = (self.core.routes.read().map.clone(), offset >> attr.chunk_bits);
+        let Attr { ino, generation, born, layout, chunk_bits, .. } = *attr;
+        sought.keep_of(Placed { file: (ino, generation, born), layout: (layout, chunk_bits), map: map.epoch });
         let nearest = map.server_of(map.chunk_shard(attr, chunk));
         let mut first = match nearest {
-            Some(server) => self.ask_seek(attr, &map, server, offset, hole).await?,
+            Some(server) => match sought.of(server, offset) {
+                Some(known) => known,
+                None => sought.note(self.ask_seek(attr, &map, server, offset, hole).await?, offset),
+            },
             None => None,
         };
         let is_near = first.is_some_and(|at| at >> attr.chunk_bits == chunk);
         if !is_near {
             let others = map.data_servers(attr).into_iter().filter(|server| Some(*server) != nearest);
-            let requests = others.map(|server| self.ask_seek(attr, &map, server, offset, hole));
-            in_window(REQUESTS_MAX, requests, |at| first = first.into_iter().chain(at).min()).await?;
+            let (known, unknown): (Vec<_>, Vec<_>) =
+                others.map(|server| (server, sought.of(server, offset))).partition(|(_, known)| known.is_some());
+            first = first.into_iter().chain(known.into_iter().filter_map(|(_, at)| at.flatten())).min();
+            let requests = unknown.into_iter().map(|(server, _)| self.ask_seek(attr, &map, server, offset, hole));
+            in_window(REQUESTS_MAX, requests, |said| first = first.into_iter().chain(sought.note(said, offset)).min())
+                .await?;
             // Where no data can be no server was asked.
             first = match hole {
                 true => Some(first.unwrap_or(u64::MAX).min(attr.data_end().max(offset))),
@@ -239,11 +296,11 @@ impl File {
         server: ServerIndex,
         offset: u64,
         hole: bool,
-    ) -> Result<Option<u64>, Failure> {
+    ) -> Result<Said, Failure> {
         let Attr { ino, generation, born, chunk_bits, .. } = *attr;
         let request = Request::Seek(Seek { ino, generation, born, layout: attr.layout, offset, hole, chunk_bits });
         match self.core.ask_planned(&self.who, map, server, &request).await? {
-            Reply::SoughtIs { at } => Ok(at),
+            Reply::SoughtIs { at } => Ok((server, at)),
             other => Err(unexpected(&request, &other)),
         }
     }
@@ -256,6 +313,42 @@ impl File {
         match self.core.ask_question(question).await?.reply {
             Reply::Done => Ok(()),
             other => Err(unexpected(request, &other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_asked_again_only_where_what_it_has_said_does_not_tell() {
+        let mut sought = Sought::default();
+        let [one, other] = [ServerIndex(0), ServerIndex(1)];
+        assert_eq!(sought.of(one, 10), None);
+        assert_eq!(sought.note((one, Some(50)), 10), Some(50));
+        sought.note((other, None), 20);
+        let of_one = [9, 10, 50, 51].map(|offset| sought.of(one, offset));
+        assert_eq!(of_one, [None, Some(Some(50)), Some(Some(50)), None]);
+        assert_eq!([19, 20, u64::MAX].map(|offset| sought.of(other, offset)), [None, Some(None), Some(None)]);
+        sought.note((one, None), 51);
+        assert_eq!([50, 51].map(|offset| sought.of(one, offset)), [None, Some(None)]);
+        // What was said of chunks that are elsewhere now tells nothing.
+        let placed = |generation, map| Placed {
+            file: (Ino(7), Generation(generation), MapEpoch(1)),
+            layout: (Layout::default(), 20),
+            map: MapEpoch(map),
+        };
+        for (asked, expected) in [
+            (placed(1, 3), None),
+            (placed(1, 3), Some(None)),
+            (placed(2, 3), None),
+            (placed(2, 3), Some(None)),
+            (placed(2, 4), None),
+        ] {
+            sought.keep_of(asked);
+            assert_eq!(sought.of(one, 51), expected, "{asked:?}");
+            sought.note((one, None), 51);
         }
     }
 }

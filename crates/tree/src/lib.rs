@@ -4,7 +4,7 @@
 //! How a volume is found, and on what its client waits, it does not know: the command line brings a session, and the
 //! simulation a client in a simulated process.
 
-use aze_client::{Access, ChangeCounts, Client, File, Lister, NewFile, Reached};
+use aze_client::{Access, ChangeCounts, Client, File, Lister, NewFile, Reached, Sought};
 use aze_copy::tree::{
     GoneName, Meta, Named, Names, Origin, PutBack, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, copied_mode,
     is_kept, join,
@@ -21,6 +21,7 @@ use aze_proto::{Backing, BackingIdentity, Gone};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -142,7 +143,12 @@ impl Tree for VolumeTree {
         }
         let file =
             self.session.ask(what, self.session.client.open_with_contents(&self.session.who, attr.ino, access))?;
-        Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
+        Ok(Box::new(VolumeSource {
+            session: self.session.clone(),
+            file,
+            sought: Mutex::default(),
+            shown: self.shown(path),
+        }))
     }
 
     fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
@@ -158,7 +164,12 @@ impl Tree for VolumeTree {
         if file.attr().kind != FileKind::File {
             return Err(other());
         }
-        Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
+        Ok(Box::new(VolumeSource {
+            session: self.session.clone(),
+            file,
+            sought: Mutex::default(),
+            shown: self.shown(path),
+        }))
     }
 
     fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
@@ -183,7 +194,8 @@ impl Tree for VolumeTree {
 
     fn reread_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
         let (_, _, file) = self.open_hidden("verify", path, hidden, Access { read: true, write: false })?;
-        let source = VolumeSource { session: self.session.clone(), file, shown: self.shown(path) };
+        let source =
+            VolumeSource { session: self.session.clone(), file, sought: Mutex::default(), shown: self.shown(path) };
         Ok((Box::new(source), ReadBack::Servers))
     }
 
@@ -437,7 +449,8 @@ impl Tree for VolumeTree {
             Err(failure) if failure.code == Code::Stale => return Ok(()),
             file => file.map_err(|failure| Trouble::volume(what, &failure))?,
         };
-        let source = VolumeSource { session: self.session.clone(), file, shown: shown.clone() };
+        let source =
+            VolumeSource { session: self.session.clone(), file, sought: Mutex::default(), shown: shown.clone() };
         self.session.ask(what, client.take_over(who, &source.file))
     }
 
@@ -615,6 +628,8 @@ impl VolumeTree {
 struct VolumeSource {
     session: Arc<Connection>,
     file: Arc<File>,
+    /// What looks between marks have found.
+    sought: Mutex<Sought>,
     shown: String,
 }
 
@@ -643,7 +658,11 @@ impl Source for VolumeSource {
     }
 
     fn next_data_between_marks(&self, offset: u64) -> Outcome<Option<u64>> {
-        self.found_data(self.session.wait(self.file.seek_as_known(offset, false)))
+        // A thread that comes meanwhile asks for itself.
+        let mut sought = mem::take(&mut *self.sought.lock());
+        let found = self.session.wait(self.file.seek_as_known(offset, &mut sought));
+        *self.sought.lock() = sought;
+        self.found_data(found)
     }
 
     fn meta(&self) -> Outcome<Meta> {
@@ -735,7 +754,12 @@ impl Sink for VolumeSink {
         let file = self
             .session
             .ask(format_args!("verify {}", self.shown), client.open(&self.session.who, self.file.ino(), access))?;
-        Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown.clone() }))
+        Ok(Box::new(VolumeSource {
+            session: self.session.clone(),
+            file,
+            sought: Mutex::default(),
+            shown: self.shown.clone(),
+        }))
     }
 
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()> {

@@ -301,7 +301,7 @@ pub fn copy_part(from: &Spot, to: &Spot, part: &Part, watch: &dyn Watch, memory:
     (meta.size, meta.is_sparse) = (part.size, part.is_sparse);
     let source = Arc::new(Whole { inner: source, was_short: AtomicBool::new(false) });
     let ends = Ends { source: Box::new(source.clone()), sink, began: None };
-    let began = Began::of_part(meta);
+    let began = Began::of_part(meta, part.range.clone());
     began.copy(&ends, part.range.clone(), watch, memory)?;
     ends.sink.store()?;
     // The command's mark is of the file as its own client knows it.
@@ -389,6 +389,10 @@ impl Source for Arc<Whole> {
         self.inner.next_data(offset)
     }
 
+    fn next_data_between_marks(&self, offset: u64) -> Outcome<Option<u64>> {
+        self.inner.next_data_between_marks(offset)
+    }
+
     fn meta(&self) -> Outcome<Meta> {
         self.inner.meta()
     }
@@ -405,6 +409,13 @@ struct Window {
     len: u64,
 }
 
+impl Window {
+    /// Of a place in the file, the place in the part.
+    fn inside(&self, found: Option<u64>) -> Option<u64> {
+        found.map(|at| at - self.start).filter(|at| *at < self.len)
+    }
+}
+
 impl Source for Window {
     fn xattrs(&self) -> Outcome<Vec<Xattr>> {
         self.inner.xattrs()
@@ -415,8 +426,11 @@ impl Source for Window {
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
-        let found = self.inner.next_data(self.start + offset)?;
-        Ok(found.map(|at| at - self.start).filter(|at| *at < self.len))
+        Ok(self.inside(self.inner.next_data(self.start + offset)?))
+    }
+
+    fn next_data_between_marks(&self, offset: u64) -> Outcome<Option<u64>> {
+        Ok(self.inside(self.inner.next_data_between_marks(self.start + offset)?))
     }
 
     fn meta(&self) -> Outcome<Meta> {

@@ -7,7 +7,7 @@
 //! goes, and it is copied again.
 
 use super::nodes::{Anew, Crew, Spread};
-use super::sparse::{Chunk, Looks};
+use super::sparse::{Chunk, Frontier};
 use super::state::{Done, Journal, Unsynced, Version, line_of};
 use crate::Watch;
 use crate::tree::{GoneName, Meta, Print, ReadBack, Replaces, Source, Spot, Xattr};
@@ -60,7 +60,8 @@ pub struct Began {
     mark: Vec<u64>,
     meta: Meta,
     sums: Mutex<Sums>,
-    looks: Looks,
+    /// Where the threads that copy a file with holes go on.
+    frontier: Frontier,
     /// Of a file that other nodes copy.
     pub spread: Option<Spread>,
 }
@@ -123,7 +124,8 @@ impl Proof {
         }
         let spread = self.crew.as_ref().map(|crew| Spread::new(crew, from, &meta, to, &hidden)).transpose();
         let spread = spread.inspect_err(|_| sink.abandon())?;
-        let began = Some(Began { mark, meta, sums: Mutex::default(), looks: Looks::default(), spread });
+        let frontier = Frontier::new(0..meta.size, meta.is_sparse);
+        let began = Some(Began { mark, meta, sums: Mutex::default(), frontier, spread });
         Ok(Ends { source, sink, began })
     }
 
@@ -327,8 +329,9 @@ impl Proof {
 
 impl Began {
     /// Of a part that is copied for another process, which has marked the file.
-    pub fn of_part(meta: Meta) -> Began {
-        Began { mark: Vec::new(), meta, sums: Mutex::default(), looks: Looks::default(), spread: None }
+    pub fn of_part(meta: Meta, range: Range<u64>) -> Began {
+        let frontier = Frontier::new(range.start..range.end.min(meta.size), meta.is_sparse);
+        Began { mark: Vec::new(), meta, sums: Mutex::default(), frontier, spread: None }
     }
 
     /// Takes in the sums of a part.
@@ -341,38 +344,45 @@ impl Began {
         self.sums.into_inner()
     }
 
-    /// Copies a range that begins at the beginning of a chunk, and sums it up.
+    /// Copies a part that begins at the beginning of a chunk, and sums it up. Of a file with holes it is not this part but as many
+    /// bytes, those that come next in the whole file: when all parts are done, so is the file.
     pub fn copy(&self, ends: &Ends, range: Range<u64>, watch: &dyn Watch, memory: &mut Vec<u8>) -> Outcome<()> {
-        let (source, mut offset) = (ends.source.as_ref(), range.start);
-        while offset < range.end.min(self.meta.size) && !watch.is_over() {
-            let mut data = offset;
-            if self.meta.is_sparse {
-                match self.looks.next_data(source, offset)?.filter(|at| *at < range.end.min(self.meta.size)) {
-                    Some(at) => (offset, data) = (at - at % CHUNK_BYTES, at),
-                    None => return Ok(()),
-                }
-            }
-            let expected = CHUNK_BYTES.min(self.meta.size - offset) as usize;
-            let block = room(memory, expected);
-            let mut chunk = match self.meta.is_sparse {
-                true => Chunk::read_data(source, &self.looks, offset, data, block)?,
-                false => Chunk::read(source, offset, block)?,
-            };
-            if chunk.len() < expected {
+        if !self.meta.is_sparse {
+            let part = Frontier::new(range.start..range.end.min(self.meta.size), false);
+            return self.copy_chunks(ends, &part, u64::MAX, watch, memory);
+        }
+        let copied = self.copy_chunks(ends, &self.frontier, range.end - range.start, watch, memory);
+        // The other parts of it end, too.
+        copied.inspect_err(|_| self.frontier.stop())
+    }
+
+    fn copy_chunks(
+        &self,
+        ends: &Ends,
+        frontier: &Frontier,
+        bytes_max: u64,
+        watch: &dyn Watch,
+        memory: &mut Vec<u8>,
+    ) -> Outcome<()> {
+        let (source, mut left) = (ends.source.as_ref(), bytes_max);
+        while left > 0 && !watch.is_over() {
+            let (_, Some(taken)) = frontier.take(source)? else { return Ok(()) };
+            let mut chunk = Chunk::read(source, &taken, room(memory, taken.len))?;
+            if chunk.len() < taken.len {
                 // It was cut off: the mark will say so.
                 return Ok(());
             }
             if let Some(hash) = chunk.sum() {
-                self.sums.lock().chunks.insert(offset / CHUNK_BYTES, hash);
+                self.sums.lock().chunks.insert(taken.offset / CHUNK_BYTES, hash);
             }
             match self.meta.is_sparse {
-                true => chunk.write_data(ends.sink.as_ref(), offset)?,
-                false => ends.sink.write_at(offset, chunk.bytes())?,
+                true => chunk.write_data(ends.sink.as_ref(), taken.offset)?,
+                false => ends.sink.write_at(taken.offset, chunk.bytes())?,
             }
             if self.meta.size > CHUNK_BYTES {
-                ends.sink.begin_to_store(offset..offset + expected as u64);
+                ends.sink.begin_to_store(taken.offset..taken.offset + taken.len as u64);
             }
-            offset += expected as u64;
+            left = left.saturating_sub(CHUNK_BYTES);
             watch.turn();
         }
         Ok(())
@@ -383,43 +393,26 @@ impl Began {
 /// or attributes from before and after. Several threads take its chunks in turn, so that
 /// all of them have work wherever its data are.
 pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watch) -> Outcome<Sums> {
-    let chunks = size.div_ceil(CHUNK_BYTES);
     let threads = if size > READ_BACK_ALONE_BYTES_MAX { READ_BACK_THREADS_MAX } else { 1 };
-    let (sums, ahead, looks) = (Mutex::new(Sums::default()), Mutex::new(0), Looks::default());
-    // The next chunk that may have data.
-    let take = || -> Outcome<Option<(u64, u64)>> {
-        let mut ahead = ahead.lock();
-        let (mut chunk, mut data) = (*ahead, *ahead * CHUNK_BYTES);
-        if is_sparse && chunk < chunks {
-            let found = looks.next_data(source, data)?;
-            let next = found.map_or(chunks, |at| (at / CHUNK_BYTES).min(chunks));
-            data = found.unwrap_or_default();
-            watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
-            chunk = next;
-        }
-        *ahead = chunk + 1;
-        Ok((chunk < chunks).then_some((chunk, data)))
-    };
-    let work = || -> Outcome<()> {
+    let (sums, frontier) = (Mutex::new(Sums::default()), Frontier::new(0..size, is_sparse));
+    let read = || -> Outcome<()> {
         let mut memory = Vec::new();
-        while let Some((chunk, data)) = take()? {
+        loop {
+            let (passed, taken) = frontier.take(source)?;
+            watch.copied(passed);
+            let Some(taken) = taken else { return Ok(()) };
             if watch.is_over() {
                 return Err(Trouble::new(Exit::Again, "the command was asked to end"));
             }
-            let offset = chunk * CHUNK_BYTES;
-            let block = aligned_room(&mut memory, CHUNK_BYTES.min(size - offset) as usize);
-            let mut read = match is_sparse {
-                true => Chunk::read_data(source, &looks, offset, data, block)?,
-                false => Chunk::read(source, offset, block)?,
-            };
-            if let Some(hash) = read.sum() {
-                sums.lock().chunks.insert(chunk, hash);
+            let mut chunk = Chunk::read(source, &taken, aligned_room(&mut memory, taken.len))?;
+            if let Some(hash) = chunk.sum() {
+                sums.lock().chunks.insert(taken.offset / CHUNK_BYTES, hash);
             }
-            watch.copied(read.len() as u64);
+            watch.copied(chunk.len() as u64);
             watch.turn();
         }
-        Ok(())
     };
+    let work = || read().inspect_err(|_| frontier.stop());
     if threads == 1 {
         work()?;
     } else {

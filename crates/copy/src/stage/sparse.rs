@@ -1,53 +1,87 @@
-//! Chunks of files with holes: data are read, summed up and written, and nothing is done for holes.
+//! The chunks of a file, as threads take them in turn: of one with holes, data are looked for, read, summed up and written, and nothing is
+//! done for holes.
 
 use crate::tree::{Sink, Source};
 use aze_io::sync::Mutex;
 use aze_receipt::sums::{self, PIECE_BYTES};
 use aze_receipt::{CHUNK_BYTES, Hash, Sums};
 use aze_words::exit::Outcome;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// So much is read of the first data of a chunk with holes before it is looked for the next ones: in sparse files they are often
 /// shorter than a chunk, and the look costs a request.
 const DATA_BYTES: usize = 1 << 20;
 
-/// Looks that are remembered, at most: those at the beginning of the file go first.
-const LOOKS_MAX: usize = 4096;
+/// How far the threads that share a file, or a part of one, have come: each takes the next chunk that may have data, in the order of the
+/// file. So one look for each hole is enough, however many threads there are.
+pub(super) struct Frontier {
+    end: u64,
+    is_sparse: bool,
+    ahead: Mutex<Ahead>,
+}
 
-/// Where data go on in a file, as looks between two marks have found it: threads that share the file ask once for each hole.
-#[derive(Default)]
-pub(super) struct Looks(Mutex<BTreeMap<u64, Option<u64>>>);
+struct Ahead {
+    /// Where the next chunk begins.
+    next: u64,
+    /// From where was looked last, and where data go on from there.
+    looked: Option<(u64, Option<u64>)>,
+}
 
-impl Looks {
-    /// As [`Source::next_data_between_marks`]. If there are data, it is looked behind their first part, too: the thread that reads that asks
-    /// next, and all threads whose parts lie in the hole behind it have their answer then.
-    pub fn next_data(&self, source: &dyn Source, offset: u64) -> Outcome<Option<u64>> {
-        // Others wait meanwhile, mostly for the same answer.
-        let mut known = self.0.lock();
-        let found = look(&mut known, source, offset)?;
-        if let Some(at) = found {
-            let chunk_end = (at / CHUNK_BYTES).saturating_add(1).saturating_mul(CHUNK_BYTES);
-            let behind = (at - at % PIECE_BYTES as u64).saturating_add(DATA_BYTES as u64);
-            look(&mut known, source, behind.min(chunk_end))?;
+/// A chunk that one thread has taken.
+pub(super) struct Taken {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length, unless the file is cut off meanwhile.
+    pub len: usize,
+    /// Of a file with holes: where its first data are, and where data go on behind the first [`DATA_BYTES`] from there.
+    data: Option<(u64, Option<u64>)>,
+}
+
+impl Frontier {
+    /// Before the first chunk of a range, which begins at the beginning of a chunk and ends with the file at the latest.
+    pub fn new(range: Range<u64>, is_sparse: bool) -> Frontier {
+        Frontier { end: range.end, is_sparse, ahead: Mutex::new(Ahead { next: range.start, looked: None }) }
+    }
+
+    /// Takes the next chunk that may have data. Gives how many bytes of holes lie before it, and `None` behind the last one. Looks are
+    /// those of [`Source::next_data_between_marks`].
+    pub fn take(&self, source: &dyn Source) -> Outcome<(u64, Option<Taken>)> {
+        // Others wait meanwhile for the same answer.
+        let mut ahead = self.ahead.lock();
+        let from = ahead.next.min(self.end);
+        let (mut offset, mut data) = (from, None);
+        if self.is_sparse && from < self.end {
+            offset = self.end;
+            if let Some(first) = ahead.look(source, from)?.filter(|at| *at < self.end) {
+                offset = first - first % CHUNK_BYTES;
+                let first_end = first - first % PIECE_BYTES as u64 + DATA_BYTES as u64;
+                let behind = first_end.min(offset + CHUNK_BYTES);
+                data = Some((first, if behind < self.end { ahead.look(source, behind)? } else { None }));
+            }
         }
-        Ok(found)
+        let len = CHUNK_BYTES.min(self.end - offset);
+        ahead.next = offset + len;
+        Ok((offset - from, (len > 0).then_some(Taken { offset, len: len as usize, data })))
+    }
+
+    /// Nothing more is taken: what was taken so far was in vain.
+    pub fn stop(&self) {
+        self.ahead.lock().next = self.end;
     }
 }
 
-fn look(known: &mut BTreeMap<u64, Option<u64>>, source: &dyn Source, offset: u64) -> Outcome<Option<u64>> {
-    // From where was asked to what was found there is nothing else.
-    if let Some((_, found)) = known.range(..=offset).next_back()
-        && found.is_none_or(|at| offset <= at)
-    {
-        return Ok(*found);
+impl Ahead {
+    fn look(&mut self, source: &dyn Source, offset: u64) -> Outcome<Option<u64>> {
+        match self.looked {
+            // From where was looked to what was found there is nothing else.
+            Some((from, found)) if from <= offset && found.is_none_or(|at| offset <= at) => Ok(found),
+            _ => {
+                let found = source.next_data_between_marks(offset)?;
+                self.looked = Some((offset, found));
+                Ok(found)
+            }
+        }
     }
-    let found = source.next_data_between_marks(offset)?;
-    known.insert(offset, found);
-    if known.len() > LOOKS_MAX {
-        known.pop_first();
-    }
-    Ok(found)
 }
 
 /// A chunk of a file, as far as it was read.
@@ -58,40 +92,31 @@ pub(super) struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Reads a chunk; shorter than `block` if the file ends before.
-    pub fn read(source: &dyn Source, offset: u64, block: &'a mut [u8]) -> Outcome<Chunk<'a>> {
-        let count = source.read_at(offset, block)?;
-        Ok(Chunk { bytes: &mut block[..count], is_read: vec![true; count.div_ceil(PIECE_BYTES)] })
-    }
-
-    /// The same of a file with holes, of a chunk whose first data are at `data`: its holes are not read, as far as they are more than
+    /// Reads a chunk into a block of its length; less if the file ends before. Its holes are not read, as far as they are more than
     /// [`DATA_BYTES`] away from its first data.
-    pub fn read_data(
-        source: &dyn Source,
-        looks: &Looks,
-        offset: u64,
-        data: u64,
-        block: &'a mut [u8],
-    ) -> Outcome<Chunk<'a>> {
-        let mut is_read = vec![false; block.len().div_ceil(PIECE_BYTES)];
-        let (mut from, mut data, mut step) = (0, Some(data), DATA_BYTES);
-        let len = loop {
-            let to = data.map_or(block.len(), |at| (at.saturating_sub(offset) as usize).clamp(from, block.len()));
-            let to = if to < block.len() { to - to % PIECE_BYTES } else { to };
-            if to == block.len() {
-                // Without data behind it, the file may end within the hole.
-                let last = if data.is_none() { block.len() - 1 } else { block.len() };
-                let mut byte = [0];
-                break last + source.read_at(offset + last as u64, &mut byte[..block.len() - last])?;
+    pub fn read(source: &dyn Source, taken: &Taken, block: &'a mut [u8]) -> Outcome<Chunk<'a>> {
+        let (offset, all) = (taken.offset, block.len());
+        let mut is_read = vec![false; all.div_ceil(PIECE_BYTES)];
+        // Gives where the bytes end.
+        let mut read = |range: Range<usize>| -> Outcome<usize> {
+            let end = range.start + source.read_at(offset + range.start as u64, &mut block[range.clone()])?;
+            is_read[range.start / PIECE_BYTES..end.div_ceil(PIECE_BYTES)].fill(true);
+            Ok(end)
+        };
+        let len = match taken.data {
+            None => read(0..all)?,
+            Some((first, behind)) => {
+                let first = (first - offset) as usize;
+                let start = first - first % PIECE_BYTES;
+                let end = all.min(start + DATA_BYTES);
+                match (read(start..end)?, behind.map(|at| at.saturating_sub(offset) as usize)) {
+                    (len, _) if len < end || end == all => len,
+                    (_, Some(next)) if next < all => read(next - next % PIECE_BYTES..all)?,
+                    (_, Some(_)) => all,
+                    // Without data behind it, the file may end within the hole.
+                    (_, None) => all - 1 + source.read_at(offset + all as u64 - 1, &mut [0])?,
+                }
             }
-            let end = block.len().min(to + step);
-            let count = source.read_at(offset + to as u64, &mut block[to..end])?;
-            is_read[to / PIECE_BYTES..(to + count).div_ceil(PIECE_BYTES)].fill(true);
-            if to + count < end || end == block.len() {
-                break to + count;
-            }
-            (from, step) = (end, block.len());
-            data = looks.next_data(source, offset + end as u64)?;
         };
         is_read.truncate(len.div_ceil(PIECE_BYTES));
         Ok(Chunk { bytes: &mut block[..len], is_read })
@@ -240,8 +265,9 @@ mod tests {
         for (number, (data, len, expected)) in cases.into_iter().enumerate() {
             let source = Holed { data: moved(&data), len: END + len, ..Holed::default() };
             let mut block = vec![0xee; END as usize];
-            let (looks, first) = (Looks::default(), source.data[0].start);
-            let mut chunk = Chunk::read_data(&source, &looks, END, first, &mut block).expect("it is read");
+            // As long as it was before it was cut off.
+            let taken = Frontier::new(END..2 * END, true).take(&source).expect("it is found").1.expect("a chunk");
+            let mut chunk = Chunk::read(&source, &taken, &mut block).expect("it is read");
             assert_eq!(*source.read.lock(), moved(&expected), "case {number}");
             let count = chunk.len();
             assert_eq!(count as u64 == END, len == END, "case {number}: {count} bytes");
@@ -271,45 +297,78 @@ mod tests {
         assert_eq!(noted([true, false, true, true, true, false]), [(100 + 2 * piece, PIECE_BYTES)]);
     }
 
-    /// Threads look through parts of 64 MiB, mostly in their order.
-    #[test]
-    fn each_hole_is_asked_for_once_by_all_who_come_to_it() {
-        const MIB: u64 = 1 << 20;
-        let looks_of = |parts: &mut dyn Iterator<Item = u64>| {
-            let data = (0..16).map(|piece| piece * 100 * MIB..(piece * 100 + 1) * MIB).collect();
-            let source = Holed { data, len: 1600 * MIB, ..Holed::default() };
-            let (looks, mut found) = (Looks::default(), 0);
-            for part in parts {
-                let (mut offset, end) = (part * 64 * MIB, (part + 1) * 64 * MIB);
-                while let Some(at) = looks.next_data(&source, offset).expect("it is found").filter(|at| *at < end) {
-                    assert!(at >= offset && at % (100 * MIB) == 0, "{at}");
-                    let behind = at / (100 * MIB) + 1;
-                    let next = looks.next_data(&source, at + MIB).expect("it is found");
-                    assert_eq!(next, (behind < 16).then_some(behind * 100 * MIB));
-                    offset = at - at % CHUNK_BYTES + CHUNK_BYTES;
-                    found += 1;
-                }
+    const MIB: u64 = 1 << 20;
+
+    /// The chunks that are taken until there are no more, and how many bytes lie between them.
+    fn all_taken(frontier: &Frontier, source: &Holed) -> (Vec<Taken>, u64) {
+        let (mut all, mut passed) = (Vec::new(), 0);
+        loop {
+            let (holes, taken) = frontier.take(source).expect("it is found");
+            passed += holes;
+            match taken {
+                Some(taken) => all.push(taken),
+                None => return (all, passed),
             }
-            assert_eq!(found, 16);
-            source.looks.into_inner()
-        };
-        assert_eq!(looks_of(&mut (0..25)), 17);
-        let turned = |part: u64| part / 5 * 5 + [2, 0, 1, 4, 3][part as usize % 5];
-        assert!(looks_of(&mut (0..25).map(turned)) <= 2 * 17);
-        looks_of(&mut (0..25).rev());
-        assert_eq!(Looks::default().next_data(&Holed::default(), 5), Ok(None));
+        }
     }
 
     #[test]
-    fn what_is_known_of_holes_is_bounded() {
-        let looks = Looks::default();
-        let data: Vec<Range<u64>> =
-            (0..LOOKS_MAX as u64).map(|chunk| chunk * CHUNK_BYTES..chunk * CHUNK_BYTES + 1).collect();
-        let source = Holed { len: u64::MAX, data, ..Holed::default() };
-        for chunk in 0..LOOKS_MAX as u64 {
-            let at = chunk * CHUNK_BYTES;
-            assert_eq!(looks.next_data(&source, at), Ok(Some(at)));
+    fn one_look_is_enough_for_each_hole() {
+        let data = (0..16).map(|piece| piece * 100 * MIB..(piece * 100 + 1) * MIB).collect();
+        let source = Holed { data, len: 1600 * MIB, ..Holed::default() };
+        let frontier = Frontier::new(0..1600 * MIB, true);
+        let (all, passed) = all_taken(&frontier, &source);
+        assert_eq!(
+            all.iter().map(|taken| taken.offset / MIB).collect::<Vec<_>>(),
+            Vec::from_iter((0..1600).step_by(100))
+        );
+        assert_eq!(source.looks.into_inner(), 17);
+        assert_eq!(passed + 16 * CHUNK_BYTES, 1600 * MIB);
+        // What is read of a chunk needs none.
+        let source = Holed { data: source.data, len: source.len, ..Holed::default() };
+        for taken in &all {
+            let mut block = vec![0xee; taken.len];
+            assert_eq!(Chunk::read(&source, taken, &mut block).expect("it is read").len(), taken.len);
         }
-        assert!(looks.0.lock().len() <= LOOKS_MAX);
+        assert_eq!(source.looks.into_inner(), 0);
+    }
+
+    #[test]
+    fn each_chunk_with_data_is_taken_once_and_no_other() {
+        // Data to the end of a chunk, over a border, in the last bytes of the file, and in one long run.
+        let data = vec![3 * MIB..4 * MIB, 11 * MIB..13 * MIB, 40 * MIB + 1..61 * MIB, 97 * MIB..97 * MIB + 5];
+        let source = Holed { data, len: 97 * MIB + 5, ..Holed::default() };
+        let offsets = |range: Range<u64>| {
+            let all = all_taken(&Frontier::new(range, true), &source).0;
+            all.iter().map(|taken| (taken.offset / MIB, taken.len as u64)).collect::<Vec<_>>()
+        };
+        let full = |offset| (offset, CHUNK_BYTES);
+        let [first, next, long] = [vec![full(0)], vec![full(8), full(12)], (40..61).step_by(4).map(full).collect()];
+        let last = vec![(96, MIB + 5)];
+        assert_eq!(offsets(0..source.len), [first, next, long, last].concat());
+        assert_eq!(offsets(12 * MIB..44 * MIB), [full(12), full(40)]);
+        assert_eq!(offsets(64 * MIB..96 * MIB), []);
+        // Two for each chunk of a long run, and one for each hole.
+        source.looks.store(0, Ordering::Relaxed);
+        offsets(40 * MIB..60 * MIB);
+        assert_eq!(source.looks.load(Ordering::Relaxed), 10);
+        // Of a file without holes nothing is asked.
+        let frontier = Frontier::new(0..9 * MIB, false);
+        let (all, passed) = all_taken(&frontier, &source);
+        let places: Vec<_> = all.iter().map(|taken| (taken.offset / MIB, taken.len as u64 / MIB)).collect();
+        assert_eq!((places, passed), (vec![(0, 4), (4, 4), (8, 1)], 0));
+        assert_eq!(source.looks.load(Ordering::Relaxed), 10);
+        assert_eq!(all_taken(&Frontier::new(0..0, true), &source).0.len(), 0);
+    }
+
+    #[test]
+    fn after_a_failure_nothing_more_is_taken() {
+        let source = Holed { data: vec![0..100 * MIB], len: 100 * MIB, ..Holed::default() };
+        for is_sparse in [true, false] {
+            let frontier = Frontier::new(0..100 * MIB, is_sparse);
+            assert!(frontier.take(&source).expect("it is found").1.is_some());
+            frontier.stop();
+            assert!(frontier.take(&source).expect("it is found").1.is_none());
+        }
     }
 }
