@@ -663,7 +663,10 @@ impl Tree for Place {
     }
 
     fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
-        self.call("read link", path, false, |state, _| Ok(state.nodes[&state.find(path)?].now.bytes.to_vec()))
+        self.call("read link", path, false, |state, _| match &state.nodes[&state.find(path)?] {
+            node if node.kind == FileKind::Symlink => Ok(node.now.bytes.to_vec()),
+            _ => Err(errno(number::EINVAL)),
+        })
     }
 
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
