@@ -43,7 +43,7 @@ pub struct PutBack {
     pub parent: Ino,
     /// Where the backing has it, below the backing's root.
     pub path: Vec<u8>,
-    /// What is there.
+    /// The file that is there.
     pub identity: BackingIdentity,
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The longest file whose contents come with an open for reading and writing: what is perhaps not read costs little more than an answer.
+/// The longest file whose contents come with an open for reading and writing: if the program does not read them, they cost little.
 const WITNESSED_BYTES_MAX: u32 = 4096;
 
 /// What a file is opened for.

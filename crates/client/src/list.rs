@@ -81,7 +81,7 @@ impl Holder {
         Holder { server, entries, after, more, lease: None, asked_ns: 0, failed }
     }
 
-    /// Forgets what was fetched and not given.
+    /// Forgets the entries that were fetched and not given.
     fn go_back(&mut self, at: u64) {
         *self = Holder::new(self.server, at);
     }

@@ -2,8 +2,8 @@
 //!
 //! It alone knows until when they may be shown. They are of the moment of the open, so a caller that
 //! was promised no more than that may be answered from them, until this client has begun or ended
-//! a change of a file of the same shard, has heard of newer attributes, or a second has passed. A caller that was promised what is
-//! there at each read is answered from them only while the file's record in a published index is the one from before the open.
+//! a change of a file of the same shard, has heard of newer attributes, or a second has passed. A caller that was promised the
+//! contents at each read is answered from them only while the file's record in a published index is the one from before the open.
 
 use crate::client::{Client, Core};
 use crate::file::File;
@@ -107,7 +107,7 @@ impl Contents {
         Changing { contents: self, counter }
     }
 
-    /// Shows nothing of what came until now, nor of what is on its way.
+    /// Shows no contents that came until now or are on their way.
     pub(crate) fn forget_all(&self) {
         (0..CHANGE_COUNTERS).for_each(|counter| self.count(counter));
     }
@@ -206,7 +206,7 @@ impl File {
     }
 
     /// Copies what came along with the open, if it may be shown now and fits; its length, and until when it may be shown at the latest,
-    /// by this node's clock. It may be shown for less long: [`Client::tell_changes`]. Of an open that is for writing, too, whoever shows it has
+    /// by this node's clock. It may be shown for less long: [`Client::tell_changes`]. Of an open that is for writing, too, the caller that shows it has
     /// to know by a published index that the file has not changed since before the open.
     pub fn copy_contents_as_opened(&self, buf: &mut [u8]) -> Option<(usize, u64)> {
         let opened = self.opened.as_ref()?;

@@ -174,7 +174,7 @@ impl Core {
         (1..=bytes_max).contains(&attr.size).then_some(Witness { ino, index, seen, known })
     }
 
-    /// Whether nobody has changed the file since its record was noted.
+    /// Whether the file is unchanged since its record was noted.
     pub(crate) fn is_unchanged(&self, witness: &Witness) -> bool {
         // By a newer map another server may have the file.
         witness.known.map_epoch == self.routes.read().map.epoch

@@ -177,7 +177,7 @@ impl Scan<'_> {
         self.jobs.extend(asked.map(job));
     }
 
-    /// Slots have moved: what is left of a job goes to the servers that have its slots now. Each goes on where the job was,
+    /// Slots have moved: the rest of a job goes to the servers that have its slots now. Each goes on where the job was,
     /// since that has looked through all of its slots up to there.
     fn plan_again(&mut self, job: Job) {
         let now = self.core.routes.read().map.clone();

@@ -29,7 +29,7 @@ pub enum Room {
     Hole,
 }
 
-/// What a server has said: where the next data are, or the next hole is, of what it has of a file.
+/// A server, and its answer: where its next data of a file are, or its next hole is.
 type Said = (ServerIndex, Option<u64>);
 
 /// What servers have said in earlier looks for data of one file, so that each is asked again only where that does not tell.
@@ -37,7 +37,7 @@ type Said = (ServerIndex, Option<u64>);
 pub struct Sought {
     /// Where chunks of the file were then.
     of: Option<Placed>,
-    /// By server: from where it was asked, and what it has said.
+    /// By server: from where it was asked, and its answer.
     said: BTreeMap<ServerIndex, (u64, Option<u64>)>,
 }
 
@@ -60,7 +60,7 @@ impl Sought {
     /// What a server would say, if that is known.
     fn of(&self, server: ServerIndex, offset: u64) -> Option<Option<u64>> {
         let (from, found) = self.said.get(&server)?;
-        // From where it was asked to what it has found it has nothing.
+        // Between the two it has nothing.
         (*from <= offset && found.is_none_or(|at| offset <= at)).then_some(*found)
     }
 
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!([19, 20, u64::MAX].map(|offset| sought.of(other, offset)), [None, Some(None), Some(None)]);
         sought.note((one, None), 51);
         assert_eq!([50, 51].map(|offset| sought.of(one, offset)), [None, Some(None)]);
-        // What was said of chunks that are elsewhere now tells nothing.
+        // Answers about chunks that are elsewhere now tell nothing.
         let placed = |generation, map| Placed {
             file: (Ino(7), Generation(generation), MapEpoch(1)),
             layout: (Layout::default(), 20),
