@@ -101,8 +101,8 @@ fn other_nodes_copy_and_read_back_while_they_are_killed_and_stand_still() {
     }
     let counts =
         [all.kills, all.lines, all.workers_killed, all.workers_stopped, all.refused, all.by_others, all.staged];
-    let least = [30, 500, 10, 10, 5, 100, 20];
-    assert!(all.lines_cut > 10 && all.commands_stopped > 5, "{all:?}");
+    let least = [30, 500, 10, 5, 5, 100, 20];
+    assert!(all.lines_cut > 5 && all.commands_stopped > 5, "{all:?}");
     assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
 }
 
