@@ -240,9 +240,11 @@ impl KeeperGroup {
 
 impl ShardMap {
     /// Forms another group by this map, if that is due: members that are gone are replaced. With fewer than three servers the keeper
-    /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) members outlive their processes.
+    /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) members outlive their processes, and have slots:
+    /// when all servers start, those that have are asked what was decided.
     pub fn form_group(&mut self, lasts: bool) {
-        let is_there = |server: ServerIndex| !self.is_gone(server);
+        let has_slots = |server: ServerIndex| self.slots.served_by(server).next().is_some();
+        let is_there = |server: ServerIndex| !self.is_gone(server) && (!lasts || has_slots(server));
         let living: Vec<ServerIndex> = self.indexes().filter(|server| is_there(*server)).collect();
         let wanted = if living.len() < GROUP_MEMBERS { 1 } else { GROUP_MEMBERS };
         let member = |server: ServerIndex| match self.server(server) {
@@ -429,6 +431,7 @@ mod tests {
     use super::*;
     use crate::attr::Spread;
     use crate::attr::tests::file;
+    use crate::ids::SlotIndex;
 
     #[test]
     fn chunks_wrap_around_the_shards() {
@@ -478,8 +481,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_servers_of_the_chunks_may_have_data() {
+    fn map_of(servers: u16) -> ShardMap {
         let server = ServerInfo {
             addresses: Vec::new(),
             host: String::new(),
@@ -494,7 +496,7 @@ mod tests {
             began: MapEpoch(0),
             session: SessionId(0),
         };
-        let map = ShardMap {
+        ShardMap {
             epoch: MapEpoch(1),
             keeper: ServerIndex(0),
             group: KeeperGroup::default(),
@@ -502,9 +504,28 @@ mod tests {
             owner_uid: 0,
             owner_gid: 0,
             volume: String::new(),
-            servers: vec![server; 8],
-            slots: SlotTable::modular(4096, 8).unwrap(),
+            servers: vec![server; usize::from(servers)],
+            slots: SlotTable::modular(4096, servers).unwrap(),
+        }
+    }
+
+    #[test]
+    fn members_of_a_group_that_lasts_have_slots() {
+        let mut map = map_of(2);
+        map.servers.resize(4, map.servers[0].clone());
+        let members = |map: &mut ShardMap, lasts: bool| {
+            map.form_group(lasts);
+            map.group.members.iter().map(|member| member.server.0).collect::<Vec<_>>()
         };
+        assert_eq!(members(&mut map, false), [0, 1, 2]);
+        assert_eq!(members(&mut map, true), [0], "two have slots, and one decides alone");
+        map.slots.hand_over(SlotIndex(0), ServerIndex(3));
+        assert_eq!(members(&mut map, true), [0, 1, 3]);
+    }
+
+    #[test]
+    fn only_servers_of_the_chunks_may_have_data() {
+        let map = map_of(8);
         let of = |first: u32, chunks: u64| {
             let layout = Layout::new(Prefix::first_of(ShardId(first), 4096), 4096);
             let attr = Attr { layout, spread: Spread::reaching(chunks), ..file() };

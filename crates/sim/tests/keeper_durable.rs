@@ -8,7 +8,7 @@ use aze_client::Client;
 use aze_io::sim::{Faults, Link, Sim};
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
-use aze_proto::{Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex, SlotIndex};
+use aze_proto::{Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex, ShardId, SlotIndex};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
@@ -239,6 +239,30 @@ fn a_start_goes_by_the_newest_that_was_decided() {
 fn a_promise_is_on_the_disk_before_another_member_hears_of_it() {
     assert_eq!(start_after_a_move(Switches::default(), false, false), None);
     assert!(start_after_a_move(Switches::without(Sabotage::PromiseUnsaved), false, false).is_some(), "it is noticed");
+}
+
+/// A whole start asks servers with slots what was decided. Server 0 has all of them, and does not know by its own disk that another one has some: a
+/// server without slots, which alone would have decided that, is handed no map.
+#[test]
+fn a_start_misses_nothing_that_a_server_without_slots_would_have_decided() {
+    with_layout(layout(2, Switches::default()), |cluster, client| async move {
+        cluster.add_server(2).await.expect("it joins");
+        let map = cluster.newest_map().expect("all run");
+        for (slot, _) in map.slots.served_by(ServerIndex(1)) {
+            move_slot(&cluster, 0, slot, 0).await;
+        }
+        let left = cluster.at_server(ServerIndex(0), |keeper| async move { keeper.leave(&[ServerIndex(1)]).await });
+        assert_eq!(left.await, Some(Ok((0, Vec::new()))));
+        let handed = hand_over(&cluster, 0, 2).await;
+        let keeper = cluster.newest_map().expect("they run").keeper;
+        move_slot(&cluster, keeper.0, SlotIndex(0), 2).await;
+        drop(client);
+        cluster.kill_all(1, true);
+        assert_eq!(cluster.start().await, Ok(()));
+        let map = cluster.newest_map().expect("both run");
+        assert_eq!(map.server_of(ShardId(0)), Some(ServerIndex(2)), "{map:?}");
+        assert_eq!(handed.map(|handed| handed.map_err(|failure| failure.code)), Some(Err(Code::Busy)));
+    });
 }
 
 /// Servers 0 and 1 decide that a server has joined, while server 2 is cut off; both die, and server 1 comes back to server 2. Gives how many

@@ -72,7 +72,9 @@ impl Server {
         if self.leaving(servers).0 > 0 {
             self.check_slots_move()?;
         }
-        if servers.contains(&self.slot()) {
+        // Where none of those that stay has a slot, one gets its first one before.
+        let waits = self.persistence.is_some() && self.heirs(servers).is_empty() && self.leaving(servers).0 > 0;
+        if servers.contains(&self.slot()) && !waits {
             // The next keeper is asked again.
             self.hand_over(servers).await?;
             return Err(self.no_keeper());
@@ -176,10 +178,24 @@ impl Server {
             if map.is_gone(heir) || map.server(heir).is_none() {
                 return Err(Failure::new(Code::Busy, format!("server {heir} has ended meanwhile")));
             }
+            if self.persistence.is_some() && map.slots.served_by(heir).next().is_none() {
+                return Err(Failure::new(Code::Busy, format!("server {heir} has no slot, and does not keep the map")));
+            }
             map.keeper = heir;
             Ok(true)
         });
         decided.await.map(drop)
+    }
+
+    /// The servers that stay and may keep the map: on a volume in directories those that have slots.
+    fn heirs(&self, leavers: &[ServerIndex]) -> Vec<ServerIndex> {
+        let map = self.map();
+        let stays = |server: &ServerIndex| {
+            self.may_take(&map, *server) && !leavers.contains(server) && !self.has_seen_end(*server)
+        };
+        let may_keep =
+            |server: &ServerIndex| self.persistence.is_none() || map.slots.served_by(*server).next().is_some();
+        map.members().filter(stays).filter(may_keep).collect()
     }
 
     /// Has a server keep the map that stays.
@@ -187,15 +203,15 @@ impl Server {
         let Some(_turn) = self.keeper.try_moving() else {
             return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
         };
-        let map = self.map();
-        let mut heirs: Vec<ServerIndex> = map
-            .members()
-            .filter(|server| self.may_take(&map, *server) && !leavers.contains(server) && !self.has_seen_end(*server))
-            .collect();
+        let (map, mut heirs) = (self.map(), self.heirs(leavers));
         heirs.sort_by_key(|server| map.group.member(*server).is_none());
-        // One that does not answer would keep nothing.
+        self.hand_over_to_one_of(&heirs).await
+    }
+
+    /// Has the first of these servers keep the map that answers: one that does not would keep nothing.
+    pub(super) async fn hand_over_to_one_of(self: &Arc<Self>, heirs: &[ServerIndex]) -> Result<(), Failure> {
         let mut silent = None;
-        for (heir, answer) in self.ask_each_within(&heirs, &Request::StatFs, HEIR_TIME_MAX).await {
+        for (heir, answer) in self.ask_each_within(heirs, &Request::StatFs, HEIR_TIME_MAX).await {
             match answer {
                 Ok(_) => return self.hand_over_to(heir).await,
                 Err(failure) => silent = Some(failure),

@@ -70,6 +70,10 @@ impl Server {
             self.settle_move().await?;
         }
         let Some((from, sessions)) = self.check_move(slot, to)? else { return Ok(()) };
+        if let Some(next) = self.next_keeper(&self.map(), slot, to) {
+            self.hand_over_to_one_of(&[next]).await?;
+            return Err(self.no_keeper());
+        }
         // Numbers grow also from one life of the keeper to the next, whose map is newer.
         *last = (*last).max(u64::from(self.map_epoch_now().0) << MOVE_BITS) + 1;
         let mov = Move { moving: *last, slot, from, to, sessions };
@@ -128,6 +132,17 @@ impl Server {
         Ok(Some((from, (giver, taker))))
     }
 
+    /// On a volume in directories the server that has to keep the map when a slot moves, if this one would be left without a slot: when all
+    /// servers start, those with slots are asked what was decided.
+    fn next_keeper(&self, map: &ShardMap, slot: SlotIndex, to: ServerIndex) -> Option<ServerIndex> {
+        let keeps_some = map.slots.served_by(self.slot()).any(|(other, _)| other != slot);
+        if self.persistence.is_none() || keeps_some || to == self.slot() {
+            return None;
+        }
+        let others = map.slots.iter().filter(|(other, _)| *other != slot).map(|(_, other)| other.primary);
+        others.min()
+    }
+
     /// Whether slots of this volume move.
     pub(super) fn check_slots_move(&self) -> Result<(), Failure> {
         let refused = |why: String| Err(Failure::new(Code::Unsupported, why));
@@ -170,6 +185,10 @@ impl Server {
         let decided = self.change_map(None, |map| {
             if !is_as_begun(map, mov) {
                 return Err(has_ended());
+            }
+            if let Some(next) = self.next_keeper(map, mov.slot, mov.to) {
+                let detail = format!("server {next} would have to keep the map, which does not");
+                return Err(Failure::new(Code::Busy, detail));
             }
             map.slots.hand_over(mov.slot, mov.to);
             Ok(true)
