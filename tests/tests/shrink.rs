@@ -203,6 +203,158 @@ fn what_cannot_leave_is_refused_before_anything_moves() {
     refused(&place, &["--servers", "1"], "a volume over a backing does not move slots between servers");
 }
 
+/// A number of the requests of a server, as `aze status` tells it; 0 if it does not.
+fn requests(place: &Place, server: usize, kind: &str) -> u64 {
+    let told = place.aze(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&told.out).unwrap_or_default();
+    status.pointer(&format!("/servers/{server}/requests/{kind}")).and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
+fn has_left(place: &Place, server: u16) -> bool {
+    let dir = place.path(&format!("storage/server-{server}"));
+    !dir.join("volume").exists() && dir.join("volume.left").exists()
+}
+
+/// Nothing is started, and nothing is made, where the directory of server 1 is missing, which is the first one since server 0 has left.
+fn the_first_is_missing(place: &Place, storage: &str) {
+    let at = |name: &str| place.path(name);
+    fs::rename(at("storage/server-1"), at("kept-1")).expect("renamed");
+    for marked in [true, false] {
+        if !marked {
+            fs::rename(at("storage/server-0"), at("kept-0")).expect("renamed");
+        }
+        let refused = place.aze(&["up", "--name", "v", "--servers", "2", "--storage", storage]);
+        let why = if marked { "server 0 has left the volume" } else { "that of server 1, the first one, is missing" };
+        assert!(refused.code != 0 && refused.err.contains(why), "{}{}", refused.out, refused.err);
+        let made = ["server-0", "server-1"].map(|name| at("storage").join(name).join("volume").exists());
+        assert_eq!(made, [false, false], "no volume is made beside the old one");
+    }
+    for number in [0, 1] {
+        let of = at(&format!("storage/server-{number}"));
+        assert!(!of.exists(), "{of:?}");
+        fs::rename(at(&format!("kept-{number}")), of).expect("renamed");
+    }
+}
+
+/// The server that counts the starts of a volume in directories leaves it while a program writes, and the next one after it; after each the volume
+/// is started again under its mount, and as a whole from the directories that are left.
+#[test]
+fn the_first_server_of_a_volume_in_directories_leaves_like_any_other() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(400));
+    let storage = path(&place.path("storage"));
+    place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
+    let big: Vec<u8> = (0..24_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut ledger = Ledger::new("w", Draw::new(17, 1));
+    for (first, left) in [(0u16, "number 1, 2"), (1, "number 2")] {
+        let mount = place.mount();
+        if first == 0 {
+            fs::write(mount.join("big"), &big).expect("written");
+            fs::create_dir(mount.join(&ledger.dir)).expect("a directory");
+        }
+        let (over, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let done = ledger.step(&mount);
+                    assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
+                    steps.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let more = |what: &str| {
+                let so_far = steps.load(Ordering::Relaxed);
+                wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
+            };
+            more("changes are made");
+            place.aze(&["shrink", "--servers", &first.to_string()]).ok();
+            more("changes are made without it");
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(has_left(&place, first), "its directory is marked");
+        let status = place.aze(&["status"]).ok();
+        assert!(status.out.contains(&format!("keeper: server {}", first + 1)), "{}", status.out);
+        let all_there = |mount: &Path, ledger: &mut Ledger, when: &str| {
+            ledger.check(mount).unwrap_or_else(|why| panic!("{when}: {}: {why}", ledger.dir));
+            assert!(fs::read(mount.join("big")).expect("read") == big, "{when}: data are as they were");
+        };
+        all_there(&mount, &mut ledger, "after it has left");
+        place.aze(&["restart", "--force"]).ok();
+        all_there(&mount, &mut ledger, "under the mount");
+        let checked = place.aze(&["check", "--name", "v"]);
+        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+        place.aze(&["down", "--force"]).ok();
+
+        let checked = place.aze(&["check", &storage]);
+        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+        assert!(checked.out.contains(&format!("server {first} has left volume")), "{}", checked.out);
+        let refused = place.aze(&["up", "--name", "v", "--servers", "4", "--storage", &storage]);
+        assert!(refused.code != 0 && refused.err.contains(left), "{}", refused.err);
+        if first == 0 {
+            the_first_is_missing(&place, &storage);
+        } else {
+            // Nothing of it is needed.
+            fs::remove_dir_all(place.path("storage/server-1")).expect("removed");
+        }
+        let servers = (2 - first).to_string();
+        place.up(&["--name", "v", "--servers", &servers, "--storage", &storage]);
+        let mount = place.mount();
+        all_there(&mount, &mut ledger, "after a start of those that are left");
+    }
+    let other = path(&place.path("other"));
+    place.aze(&["grow", "--servers", "1", "--storage", &other]).ok();
+    assert!(place.path("other/server-3/volume").exists(), "it goes on with numbers that nobody has had");
+    place.aze(&["down", "--force"]).ok();
+    let places = format!("{storage},{other}");
+    place.up(&["--name", "v", "--servers", "2", "--storage", &places]);
+    let mount = place.mount();
+    ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
+    place.aze(&["down", "--force"]).ok();
+}
+
+/// Everything is killed while the first server leaves, again and again: the next start has every byte, and does not bring a server back that has
+/// left.
+#[test]
+fn whatever_is_killed_while_the_first_server_leaves_is_there_at_the_next_start() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(400));
+    let storage = path(&place.path("storage"));
+    place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
+    let mount = place.mount();
+    let bytes = |at: usize| vec![at as u8 | 1; 1_500_000];
+    (0..24).for_each(|at| fs::write(mount.join(format!("f{at}")), bytes(at)).expect("written"));
+    for moves in [1, 4, 7, 8, 9] {
+        let mut shrink = place.command(&["shrink", "--servers", "0"]);
+        let mut shrink = shrink.stderr(Stdio::null()).spawn().expect("it starts");
+        let has_ended = |shrink: &mut std::process::Child| shrink.try_wait().expect("it is ours").is_some();
+        wait_until("slots move", || requests(&place, 0, "MoveEnd") >= moves || has_ended(&mut shrink));
+        let killed = pids(&place, "v");
+        killed.iter().filter(|pid| runs(**pid)).for_each(|pid| aze_tests::signal(*pid, libc::SIGKILL));
+        let _ = shrink.kill();
+        shrink.wait().expect("it ends");
+        let mut started = place.aze(&["restart"]);
+        for _ in 0..2 {
+            if started.err.contains("start the volume once more") {
+                started = place.aze(&["restart"]);
+            }
+        }
+        assert_eq!(started.code, 0, "after {moves} moves: {}", started.err);
+        for at in 0..24 {
+            let read = fs::read(mount.join(format!("f{at}"))).unwrap_or_else(|why| panic!("{moves}: f{at}: {why}"));
+            assert!(read == bytes(at), "after {moves} moves: f{at}");
+        }
+    }
+    if states(&place)[0] != "left" {
+        place.aze(&["shrink", "--servers", "0"]).ok();
+    }
+    place.aze(&["down", "--force"]).ok();
+    let checked = place.aze(&["check", &storage]);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    place.up(&["--name", "v", "--servers", "2", "--storage", &storage]);
+    let mount = place.mount();
+    (0..24).for_each(|at| assert!(fs::read(mount.join(format!("f{at}"))).expect("read") == bytes(at), "f{at}"));
+    place.aze(&["down", "--force"]).ok();
+}
+
 fn path(path: &Path) -> String {
     path.display().to_string()
 }

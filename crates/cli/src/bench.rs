@@ -145,7 +145,7 @@ impl aze_bench::Session for Measured {
 
 fn told(record: &Record) -> aze_bench::Volume {
     let settings = record.settings.clone();
-    let address = record.servers.first().and_then(|server| server.addresses.first());
+    let address = record.members().next().and_then(|server| server.addresses.first());
     let transport = match address.and_then(|address| address.split_once(':')) {
         Some((kind, _)) if settings.transport == "auto" => kind.to_string(),
         _ => settings.transport,
@@ -154,7 +154,7 @@ fn told(record: &Record) -> aze_bench::Volume {
         name: record.name.clone(),
         durability: settings.durability,
         transport,
-        nodes: record.servers.iter().filter_map(|server| server.node.clone()).collect(),
+        nodes: record.members().filter_map(|server| server.node.clone()).collect(),
         launcher: settings.launcher,
         remote_aze: settings.remote_aze,
     }

@@ -219,7 +219,7 @@ fn storage(args: &Args, record: &Record) -> Outcome<Vec<PathBuf>> {
     }
     let known: Vec<PathBuf> = record.settings.storage.split(',').map(PathBuf::from).collect();
     // On another node that is not seen: the new servers have one directory each all the same.
-    if kept::there(&known, 0).len() > 1 {
+    if record.members().any(|server| kept::there(&known, server.slot).len() > 1) {
         let why = "its servers have several directories each, and servers of such a volume do not join";
         return Err(Trouble::new(Exit::Caller, format!("volume '{}' does not grow: {why}", record.name)));
     }

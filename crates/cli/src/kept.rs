@@ -2,6 +2,7 @@
 //! server's. A new volume deals them out in their order; one that is there is found wherever it is.
 
 use crate::exit::{Outcome, Trouble};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,20 @@ pub fn part(given: &Path, slot: u16) -> PathBuf {
 pub fn there(given: &[PathBuf], slot: u16) -> Vec<PathBuf> {
     let own = given.iter().filter(|given| !keeps_one(given)).map(|given| part(given, slot));
     own.filter(|own| own.join("volume").exists()).collect()
+}
+
+/// The servers that have a part, or a piece of one, in these places, and where.
+pub fn all_there(given: &[PathBuf]) -> BTreeMap<u16, Vec<PathBuf>> {
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.strip_prefix("server-")?.parse::<u16>().ok();
+    let places = given.iter().filter(|given| !keeps_one(given)).filter_map(|given| fs::read_dir(given).ok());
+    let servers: BTreeSet<u16> = places.flatten().flatten().filter_map(|entry| number(&entry)).collect();
+    let found = servers.into_iter().map(|server| (server, there(given, server)));
+    found.filter(|(_, places)| !places.is_empty()).collect()
+}
+
+/// Whether one of these places says that a server has left its volume.
+pub fn has_left(given: &[PathBuf], slot: u16) -> bool {
+    given.iter().any(|given| !keeps_one(given) && part(given, slot).join("volume.left").exists())
 }
 
 /// How many parts of servers are, or will be, on the disk of this one, as far as its directory shows: itself and those beside it.

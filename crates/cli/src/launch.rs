@@ -42,6 +42,9 @@ pub struct Order {
     pub secret: String,
     /// The server's place.
     pub slot: u16,
+    /// The server that makes the first map, and on a volume in directories counts the starts.
+    #[serde(default)]
+    pub first: u16,
     /// How many servers the volume was started with, when it was made.
     pub servers: u16,
     /// The server joins a volume in use.
@@ -52,7 +55,7 @@ pub struct Order {
     pub is_there: bool,
     /// How many of them run on the same node.
     pub servers_on_node: u16,
-    /// Where server 0 listens; empty for itself.
+    /// Where the first server listens; empty for itself.
     pub keeper: Vec<String>,
     /// Name or address of the node for TCP.
     pub tcp_host: String,
@@ -138,8 +141,13 @@ pub enum Said {
         addresses: Vec<String>,
         /// The memory of its node, as the server found it.
         memory: Memory,
-        /// Which servers have parts of the volume, if that has grown or shrunk and this is the server that keeps its map.
+        /// Which servers have parts of the volume, if that has grown or shrunk and this is the first of them.
         #[serde(default)]
+        parts: Option<Parts>,
+    },
+    /// It was started as the first server of a volume in directories, has no part of that any more, and ends.
+    Elsewhere {
+        /// Which servers have parts of the volume, if a directory of the node says so.
         parts: Option<Parts>,
     },
     /// It reads its storage.

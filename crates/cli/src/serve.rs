@@ -82,6 +82,14 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         ending.remove_unfinished();
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
+    if ending.known().is_elsewhere {
+        if order.keeps_directory && order.starts == 0 {
+            tidy(&order.volume, order.slot, &dir);
+        } else {
+            tidy_own(order.slot, &dir);
+        }
+        return served;
+    }
     if ending.known().has_left || served.is_err() && order.joins {
         leave_node(&order, &dir);
         return served;
@@ -114,6 +122,8 @@ struct Known {
     starter_has_gone: bool,
     /// The server has left the volume, which goes on.
     has_left: bool,
+    /// It has not started, since another server is the first one.
+    is_elsewhere: bool,
     /// Directories of its storage that it makes itself.
     new_dirs: Vec<PathBuf>,
 }
@@ -243,7 +253,14 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
 fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let memory = Memory::now()?;
-    let parts = parts(order)?;
+    let parts = match parts(order)? {
+        First::Here(parts) => parts,
+        First::Elsewhere(parts) => {
+            ending.known().is_elsewhere = true;
+            say(&Said::Elsewhere { parts });
+            return Ok(Exit::Done);
+        }
+    };
     let mut order = order.clone();
     if let Some(Parts { made, .. }) = &parts {
         (order.servers, order.shards, order.is_there) = (made.servers, made.shards, true);
@@ -350,6 +367,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         volume: order.volume.clone(),
         secret: secret(order)?,
         slot: ServerIndex(order.slot),
+        first: ServerIndex(order.first),
         servers: order.servers,
         joins_later: order.joins,
         keeper: order.keeper.iter().filter_map(|address| address.parse().ok()).collect(),
@@ -400,25 +418,114 @@ async fn backing(order: &Order) -> Outcome<Option<aze_server::Over>> {
     Ok(Some(aze_server::Over { tree, root, report: |line| errln!("azekura: {line}") }))
 }
 
-/// Which servers have parts of the volume, if it has grown or shrunk: as far as the directories of server 0 say.
-fn parts(order: &Order) -> Outcome<Option<Parts>> {
-    let Some((given, _)) = order.storage.as_ref().filter(|_| order.slot == 0 && order.others.is_none()) else {
-        return Ok(None);
+/// Where the first server of a volume in directories is.
+enum First {
+    /// This one is it, or was not started as it; and which servers have parts of the volume, if it has grown or shrunk.
+    Here(Option<Parts>),
+    /// It is another one: of these servers, as a directory here says.
+    Elsewhere(Option<Parts>),
+}
+
+/// Whether the server that is to be the first one of a volume in directories is that, as far as the directories of this node say.
+fn parts(order: &Order) -> Outcome<First> {
+    let Some((given, _)) = order.storage.as_ref().filter(|_| order.others.is_none() && !order.joins) else {
+        return Ok(First::Here(None));
     };
     let given: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
-    let dirs: Vec<String> = kept::there(&given, order.slot).iter().map(|dir| dir.display().to_string()).collect();
-    let says = |dir: &String| ["placement", "group"].iter().any(|name| Path::new(dir).join(name).exists());
+    let own = kept::there(&given, order.slot);
+    if order.slot != order.first {
+        if own.is_empty() && !order.is_there {
+            // Servers of a new volume have the numbers below that of all servers.
+            refuse_beside(order, &given, None, order.servers)?;
+        }
+        return Ok(First::Here(None));
+    }
+    let found = parts_in(&own, order.slot)?;
+    if found.is_none() && !own.is_empty() {
+        return Ok(First::Here(None));
+    }
+    // Several servers may say that they are the first one, if some have left without hearing of it.
+    let mut newest = found.clone().filter(aze_server::Parts::is_of_first);
+    let mut other = None;
+    for (slot, dirs) in kept::all_there(&given).into_iter().filter(|(slot, _)| *slot != order.slot) {
+        let beside = match parts_in(&dirs, slot) {
+            Ok(beside) => beside,
+            // A server of another volume uses it.
+            Err(trouble) if trouble.exit == Exit::Again => continue,
+            Err(trouble) => return Err(trouble),
+        };
+        let is_newer = |beside: &aze_server::Parts| {
+            let is_same = found.as_ref().is_none_or(|found| found.volume == beside.volume);
+            is_same && beside.is_of_first() && newest.as_ref().is_none_or(|newest| newest.order < beside.order)
+        };
+        other = other.or_else(|| beside.as_ref().and_then(|beside| beside.members.first().copied()));
+        newest = beside.filter(is_newer).or(newest);
+    }
+    match (newest, found) {
+        (Some(newest), _) if newest.server != ServerIndex(order.slot) => Ok(First::Elsewhere(Some(told(&newest)))),
+        (Some(newest), _) => Ok(First::Here((!newest.is_as_made).then(|| told(&newest)))),
+        (None, Some(found)) if !found.members.contains(&found.server) => Ok(First::Elsewhere(Some(told(&found)))),
+        // It may have left without hearing of that.
+        (None, Some(found)) => {
+            let text = format!(
+                "by its directory on {}, server {} is the first one of the volume to be started, and not server {}: start the volume on the \
+                 nodes of its servers, in the order of their numbers",
+                volume::host(),
+                found.members[0],
+                order.slot
+            );
+            Err(Trouble::new(Exit::Caller, text))
+        }
+        (None, None) if kept::has_left(&given, order.slot) => Ok(First::Elsewhere(None)),
+        (None, None) => {
+            refuse_beside(order, &given, other, 0)?;
+            Ok(First::Here(None))
+        }
+    }
+}
+
+/// Refuses a server without a directory where other servers, of numbers from `from` on, have directories of a volume that was used before: it
+/// would be one of a new volume. `first` is the first server of the other one, if that is known.
+fn refuse_beside(order: &Order, given: &[PathBuf], first: Option<ServerIndex>, from: u16) -> Outcome<()> {
+    let there: Vec<u16> = kept::all_there(given).into_keys().filter(|slot| *slot >= from).collect();
+    if there.is_empty() {
+        return Ok(());
+    }
+    let there = there.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+    let places = given.iter().map(|given| given.display().to_string()).collect::<Vec<_>>().join(",");
+    let missing = match first {
+        Some(first) => format!("that of server {first}, the first one, is missing"),
+        None => "others are missing".into(),
+    };
+    let text = format!(
+        "--storage {places}, on {}: server {} would be one of a new volume, beside parts of a volume that was used before (of server {there}); \
+         {missing}: give the directories of all its servers, and their nodes in the order of their numbers, or other places for a new volume",
+        volume::host(),
+        order.slot
+    );
+    Err(Trouble::new(Exit::Caller, text))
+}
+
+/// What the directories of a server say about which servers have parts of its volume; `None` if they say nothing, as those of a volume
+/// in which no slot has moved may.
+fn parts_in(dirs: &[PathBuf], slot: u16) -> Outcome<Option<aze_server::Parts>> {
+    let says = |dir: &PathBuf| ["placement", "group"].iter().any(|name| dir.join(name).exists());
     if !dirs.iter().any(says) {
         return Ok(None);
     }
+    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     let runtime = Runtime::client();
     let read = runtime.block_on(aze_server::parts_of(&runtime.io(), &dirs));
     runtime.shutdown();
     let read = read.map_err(|failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
-    Ok(read.map(|parts| Parts {
+    Ok(read.filter(|found| found.server == ServerIndex(slot)))
+}
+
+fn told(parts: &aze_server::Parts) -> Parts {
+    Parts {
         made: Made { servers: parts.made_with, shards: parts.shards },
         members: parts.members.iter().map(|server| server.0).collect(),
-    }))
+    }
 }
 
 fn comeback(others: &[Other]) -> Comeback {

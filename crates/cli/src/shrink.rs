@@ -24,7 +24,7 @@ const GOING_TIME_MAX: Duration = Duration::from_secs(15);
 /// What the servers hold moves, slot by slot, to those that stay, which need room for it. A request for a slot waits while that slot
 /// moves; nothing is lost. Then the processes of the servers end, and their directories, if they have some, are emptied and marked. The volume works as a whole at every moment: if this command
 /// is ended, the slots that have moved stay where they are, and the same command goes on. If the server that keeps the map leaves, another
-/// one keeps it from then on; of a volume in directories it cannot leave.
+/// one keeps it from then on; if the one with the lowest number leaves, which counts the starts of a volume in directories, the next one does.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -498,6 +498,8 @@ struct Heard {
     capacity_bytes: u64,
     memory: Option<Memory>,
     parts: Option<Parts>,
+    /// It ends, since another server is the first one.
+    is_elsewhere: bool,
     is_ready: bool,
     has_kept: bool,
     /// The file or device that keeps its part, if no directory does.
@@ -505,23 +507,13 @@ struct Heard {
 }
 
 impl Start<'_> {
-    /// Server 0 first, then the others, which find each other through it.
+    /// The first server, then the others, which find each other through it.
     fn all(&mut self, mut deadline: Instant, now_ns: u64) -> Outcome<Record> {
         volume::write_secret(self.dir, self.secret)?;
-        self.server(0, Vec::new())?;
-        self.wait(&mut deadline, "listen", |heard| heard.record.is_some())?;
-        let keeper = self
-            .heard
-            .get(&0)
-            .and_then(|heard| heard.record.clone())
-            .map(|record| record.addresses)
-            .unwrap_or_default();
-        if let Some(parts) = self.heard.get_mut(&0).and_then(|heard| heard.parts.take()) {
-            self.consists_of(parts)?;
-        }
-        for slot in self.numbers.clone().into_iter().filter(|slot| *slot > 0) {
+        let (first, keeper) = self.first(&mut deadline)?;
+        for slot in self.numbers.clone().into_iter().filter(|slot| *slot != first) {
             // A local socket of another node is of no use.
-            let same_node = self.node(slot) == self.node(0);
+            let same_node = self.node(slot) == self.node(first);
             let keeper = keeper.iter().filter(|address| same_node || address.starts_with("tcp:")).cloned().collect();
             self.server(slot, keeper)?;
         }
@@ -537,6 +529,61 @@ impl Start<'_> {
             hold::start(self.name, inputs, self.process)?;
         }
         Ok(record)
+    }
+
+    /// Starts the first server, of those that have parts of the volume the one with the lowest number; gives its number, and where it listens. Which one
+    /// that is, the one knows that was the first before, or a directory beside its own.
+    fn first(&mut self, deadline: &mut Instant) -> Outcome<(u16, Vec<String>)> {
+        let mut tried = BTreeSet::new();
+        loop {
+            let Some(first) = self.numbers.first().copied() else {
+                return Err(Trouble::new(Exit::Caller, "all servers of the record of this node have left the volume"));
+            };
+            if !tried.insert(first) {
+                let text = format!(
+                    "server {first} is the first one of the volume, and its node has no part of it: give the nodes in the order of the numbers \
+                     of their servers"
+                );
+                return Err(Trouble::new(Exit::Caller, text));
+            }
+            self.server(first, Vec::new())?;
+            self.wait(deadline, "listen", |heard| heard.record.is_some() || heard.is_elsewhere)?;
+            let heard = self.heard.entry(first).or_default();
+            let parts = heard.parts.take();
+            if !heard.is_elsewhere {
+                let addresses = heard.record.clone().map(|record| record.addresses).unwrap_or_default();
+                if let Some(parts) = parts {
+                    self.consists_of(parts)?;
+                }
+                return Ok((first, addresses));
+            }
+            self.heard.remove(&first);
+            let (over, others) = std::mem::take(&mut self.servers).into_iter().partition(|server| server.slot == first);
+            self.servers = others;
+            call_off(over);
+            match parts {
+                Some(parts) => self.consists_of(parts)?,
+                None if self.is_known => self.consist_of_others(&|number| number != first),
+                None => {
+                    let text = format!(
+                        "server {first} has left the volume that had a part of it in this directory, and the first of the others has none here: \
+                         give the directories of all its servers, and their nodes in the order of their numbers, or other places for a new volume"
+                    );
+                    return Err(Trouble::new(Exit::Caller, text));
+                }
+            }
+        }
+    }
+
+    /// Only some of the servers that are known have parts.
+    fn consist_of_others(&mut self, has_part: &dyn Fn(u16) -> bool) {
+        let there: Vec<bool> = self.numbers.iter().map(|number| has_part(*number)).collect();
+        let mut at = there.iter();
+        self.nodes.retain(|_| *at.next().unwrap_or(&true));
+        let mut at = there.iter();
+        self.ports.retain(|_| *at.next().unwrap_or(&true));
+        let mut at = there.iter();
+        self.numbers.retain(|_| *at.next().unwrap_or(&true));
     }
 
     /// The node of a server.
@@ -572,12 +619,7 @@ impl Start<'_> {
             ));
         }
         // The others have left, or have never had a part.
-        let there: Vec<bool> = self.numbers.iter().map(|number| members.contains(number)).collect();
-        let mut at = there.iter();
-        self.nodes.retain(|_| *at.next().unwrap_or(&true));
-        let mut at = there.iter();
-        self.ports.retain(|_| *at.next().unwrap_or(&true));
-        self.numbers = members;
+        self.consist_of_others(&|number| members.contains(&number));
         Ok(())
     }
 
@@ -656,6 +698,7 @@ impl Start<'_> {
             volume: self.name.into(),
             secret: serve::secret_text(self.secret),
             slot,
+            first: self.numbers.first().copied().unwrap_or_default(),
             servers: self.made.map_or(servers, |made| made.servers),
             joins: joins.is_some(),
             is_there: self.made.is_some() && joins.is_none(),
@@ -730,8 +773,10 @@ impl Start<'_> {
     }
 
     fn hear_one(&mut self, slot: u16, said: Said) -> Outcome<()> {
-        let starting =
-            self.servers.iter().find(|starting| starting.slot == slot).expect("only servers that were started speak");
+        let Some(starting) = self.servers.iter().find(|starting| starting.slot == slot) else {
+            // The last words of one that was not the first server.
+            return Ok(());
+        };
         let heard = self.heard.entry(slot).or_default();
         match said {
             Said::Listening { host, process, addresses, memory, parts } => {
@@ -742,12 +787,13 @@ impl Start<'_> {
                 heard.memory = Some(memory);
                 heard.parts = parts;
             }
+            Said::Elsewhere { parts } => (heard.parts, heard.is_elsewhere) = (parts, true),
             Said::Read { .. } => {}
             Said::KeptBy { medium } => heard.medium = Some(medium),
             Said::Ready { capacity_bytes } => (heard.is_ready, heard.capacity_bytes) = (true, capacity_bytes),
             Said::Kept => heard.has_kept = true,
             Said::Failed { exit, text } => return Err(starting.failed(Exit::of_number(exit), &text)),
-            Said::Ended if heard.has_kept => {}
+            Said::Ended if heard.has_kept || heard.is_elsewhere => {}
             Said::Ended => return Err(starting.failed_silently(Exit::Again, "it ended before it was ready")),
         }
         Ok(())

@@ -370,7 +370,7 @@ wire_enum! {
         /// Server, to the members of the keeper group: the keeper, in this life, has not answered, or its process `has_ended`, as a
         /// process on the same machine has seen. Reply: `Done`.
         192 = KeeperGone { keeper: ServerIndex, began: MapEpoch, incarnation: Incarnation, has_ended: bool },
-        /// Server, from server 0 when all servers of a volume in directories start: to which map has this one agreed last as a member
+        /// Server, from the first one when all servers of a volume in directories start: to which map has this one agreed last as a member
         /// of a keeper group? Reply: `GroupKeptIs`.
         193 = GroupKept,
         /// Server: the rights of the root, as that has been told them, for a client that cannot ask the root's home since that has ended.

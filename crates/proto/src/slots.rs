@@ -226,6 +226,17 @@ impl SlotTable {
         (0..).map(SlotIndex).zip(&self.slots)
     }
 
+    /// The server with the lowest number of those that have slots: it counts the starts of a volume in directories.
+    pub fn first(&self) -> ServerIndex {
+        self.slots.iter().map(|slot| slot.primary).min().expect("a volume has slots")
+    }
+
+    /// Which server that is once a slot is another server's.
+    pub fn first_after(&self, moved: SlotIndex, to: ServerIndex) -> ServerIndex {
+        let others = self.iter().filter(|(slot, _)| *slot != moved).map(|(_, slot)| slot.primary);
+        others.min().map_or(to, |first| first.min(to))
+    }
+
     /// The slots that a server serves.
     pub fn served_by(&self, server: ServerIndex) -> impl Iterator<Item = (SlotIndex, &Slot)> {
         self.iter().filter(move |(_, slot)| slot.primary == server)
@@ -418,6 +429,20 @@ mod tests {
         }
         assert_eq!(moved, all);
         moved
+    }
+
+    #[test]
+    fn the_first_server_is_another_one_when_its_last_slot_has_moved() {
+        let mut table = SlotTable::modular(4096, 3).expect("a table");
+        let of_first: Vec<SlotIndex> = table.served_by(ServerIndex(0)).map(|(slot, _)| slot).collect();
+        for (left, slot) in (0..of_first.len()).rev().zip(&of_first) {
+            assert_eq!(table.first(), ServerIndex(0));
+            let after = table.first_after(*slot, ServerIndex(2));
+            assert_eq!(after, ServerIndex(u16::from(left == 0)), "{left} slots are left to it");
+            table.hand_over(*slot, ServerIndex(2));
+            assert_eq!(table.first(), after);
+        }
+        assert_eq!(table.first_after(of_first[0], ServerIndex(0)), ServerIndex(0));
     }
 
     #[test]

@@ -147,8 +147,11 @@ pub enum Sabotage {
     ForgetPromises,
     /// A server that is no member of the keeper group does not write down that it has promised nothing.
     NoPromiseUnsaid,
-    /// A start goes by the map on the disk of server 0.
+    /// A start goes by the map on the disk of the first server.
     StartByFirst,
+    /// The last slot of the first server of a volume in directories moves while any server keeps the map, which need not be the next one that
+    /// counts the starts.
+    LeaveUncounted,
     /// The taker of a slot says that it has all of it when it has that in memory.
     TakeUnsaved,
     /// The giver of a slot lets go of it on its disk when it has given it, before the move is decided.

@@ -43,13 +43,16 @@ pub struct Config {
     pub volume: String,
     /// What both ends of every connection must know.
     pub secret: Secret,
-    /// This server's place, counted from 0; server 0 is the first keeper of the map.
+    /// This server's place, counted from 0.
     pub slot: ServerIndex,
+    /// When all servers start: the one that makes the first map, and on a volume in directories counts the starts. Of those that have slots it
+    /// is the one with the lowest number.
+    pub first: ServerIndex,
     /// How many servers the volume was started with, when it was made.
     pub servers: u16,
     /// The server joins a volume in use.
     pub joins_later: bool,
-    /// Where the keeper listens; empty for the first one itself.
+    /// Where the first server listens, or the keeper, for one that joins; empty for the first one itself.
     pub keeper: Vec<Addr>,
     /// Where to listen.
     pub listen: Vec<Addr>,

@@ -14,7 +14,7 @@ use aze_server::sabotage::Switches;
 use aze_server::{Server, StorageDir};
 use futures_util::future::try_join_all;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// What the volume is called.
@@ -48,6 +48,9 @@ const DISK_BYTES: u64 = 32 << 20;
 
 /// Length of a segment on a simulated disk, in bytes.
 const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// How often a start may be refused since the first server has heard of another one, or of others that have parts.
+const STARTS_REFUSED_MAX: usize = 4;
 
 /// How a cluster is laid out.
 #[derive(Clone, Debug)]
@@ -127,6 +130,8 @@ pub struct Cluster {
     /// How often the node of each server has lost power.
     power_cuts: Mutex<Vec<u32>>,
     starts: AtomicU32,
+    /// The server that makes the first map at the next start.
+    first: AtomicU16,
 }
 
 /// The node of a server.
@@ -149,7 +154,8 @@ impl Cluster {
         let count = usize::from(layout.servers);
         let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));
         let (power_cuts, ended) = (Mutex::new(vec![0; count]), Mutex::new(vec![None; count]));
-        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, starts: AtomicU32::new(0) })
+        let (starts, first) = (AtomicU32::new(0), AtomicU16::new(0));
+        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, starts, first })
     }
 
     /// How it is laid out.
@@ -158,14 +164,16 @@ impl Cluster {
     }
 
     fn config(&self, index: u16, life: u32) -> aze_server::Config {
+        let first = self.first.load(Ordering::Relaxed);
         aze_server::Config {
             backing: self.layout.backing.as_ref().map(over),
             volume: VOLUME.into(),
             secret: SECRET,
             slot: ServerIndex(index),
+            first: ServerIndex(first),
             servers: self.layout.servers,
             joins_later: false,
-            keeper: if index == 0 { Vec::new() } else { vec![addr(0)] },
+            keeper: if index == first { Vec::new() } else { vec![addr(first)] },
             listen: vec![addr(index)],
             host: server_node(index),
             // A new life is another process.
@@ -258,7 +266,10 @@ impl Cluster {
             lives[usize::from(index)]
         };
         let io = self.sim.node(&server_node(index));
-        let config = aze_server::Config { comeback, joins_later, ..self.config(index, life) };
+        let mut config = aze_server::Config { comeback, joins_later, ..self.config(index, life) };
+        if let Some(map) = self.newest_map().filter(|map| joins_later && map.has_left(config.first)) {
+            config.keeper = vec![addr(map.keeper.0)];
+        }
         let (done, started) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
             let result = aze_server::start(io, config, Arc::new(|_| {})).await;
@@ -280,36 +291,63 @@ impl Cluster {
     /// # Errors
     /// What [`aze_server::start`] says.
     pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
-        let members = self.members().await?;
-        let started = try_join_all(members.iter().map(|index| self.start_server(*index))).await;
-        let Err(failure) = started else { return Ok(()) };
-        if !failure.detail.contains("start the volume once more") {
-            return Err(failure);
+        // The first server may have been another one before, and has to hear that, and the next one which others there are.
+        for _ in 0..STARTS_REFUSED_MAX {
+            let Err(failure) = self.start_those_there_are().await else { return Ok(()) };
+            if !failure.detail.contains("start the volume once more") {
+                return Err(failure);
+            }
+            // By the first server it consisted of other servers; now that knows.
+            (0..self.places()).for_each(|index| self.kill_server(index, false));
         }
-        // By server 0 it consisted of other servers; now that knows.
-        (0..self.places()).for_each(|index| self.kill_server(index, false));
-        let members = self.members().await?;
-        try_join_all(members.into_iter().map(|index| self.start_server(index))).await.map(|_| ())
+        self.start_those_there_are().await
     }
 
-    /// The servers of which the volume consists, as the disk of the one that keeps the map says.
+    async fn start_those_there_are(self: &Arc<Self>) -> Result<(), Failure> {
+        let members = self.members().await?;
+        self.first.store(members[0], Ordering::Relaxed);
+        try_join_all(members.iter().map(|index| self.start_server(*index))).await.map(drop)
+    }
+
+    /// The servers of which the volume consists, as the disk of the first one says.
     ///
     /// # Errors
-    /// What the disk says.
+    /// What the disk says; none says of its server that it is the first one.
     pub async fn members(&self) -> Result<Vec<u16>, Failure> {
-        let first = (0..self.layout.servers).collect();
+        let as_made = (0..self.layout.servers).collect();
         if self.layout.durability.is_none() {
-            return Ok(first);
+            return Ok(as_made);
         }
-        let io = self.sim.node(&server_node(0));
+        let (mut first, mut others) = (None::<aze_server::Parts>, Vec::new());
+        for index in 0..self.places() {
+            let Some(parts) = self.parts_at(index).await? else { continue };
+            if !parts.is_of_first() {
+                others.push(format!("{index}: {:?}", parts.members));
+            } else if first.as_ref().is_none_or(|first| first.order < parts.order) {
+                // One that has left, and has not heard of it, may say so, too.
+                first = Some(parts);
+            }
+        }
+        match first {
+            Some(parts) => Ok(parts.members.into_iter().map(|server| server.0).collect()),
+            None if others.is_empty() => Ok(as_made),
+            None => {
+                let detail = format!("by no disk its server is the first one: {others:?}");
+                Err(Failure::new(aze_proto::Code::Lost, detail))
+            }
+        }
+    }
+
+    /// What the disk of a server says of which servers the volume consists.
+    async fn parts_at(&self, index: u16) -> Result<Option<aze_server::Parts>, Failure> {
+        let io = self.sim.node(&server_node(index));
         let dirs: Vec<String> = storage_dirs(self.layout.storage_dirs, 0).into_iter().map(|dir| dir.path).collect();
         let (done, read) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
             // An error means that the run is over.
             let _ = done.send(aze_server::parts_of(&io, &dirs).await);
         });
-        let parts = read.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it started"))??;
-        Ok(parts.map_or(first, |parts| parts.members.into_iter().map(|server| server.0).collect()))
+        read.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it started"))?
     }
 
     /// Ends a server as a crash does; `silent` as a power cut does.
@@ -395,10 +433,15 @@ impl Cluster {
     }
 
     async fn connect_saying(&self, index: usize, host: String) -> Result<Arc<Client>, Failure> {
+        let mut seeds: Vec<u16> = (0..self.layout.servers).collect();
+        if let Some(map) = self.newest_map().filter(|map| seeds.iter().all(|server| map.has_left(ServerIndex(*server))))
+        {
+            seeds = map.members().map(|server| server.0).collect();
+        }
         let config = aze_client::Config {
             volume: VOLUME.into(),
             secret: SECRET,
-            seeds: (0..self.layout.servers).map(|server| (server_node(server), vec![addr(server)])).collect(),
+            seeds: seeds.into_iter().map(|server| (server_node(server), vec![addr(server)])).collect(),
             host,
             job: "sim".into(),
             deadline: self.layout.deadline,

@@ -14,10 +14,10 @@ mod trouble;
 mod wide;
 mod worker;
 
-use crate::cluster::{Cluster, Layout};
+use crate::cluster::{Cluster, Layout, server_node};
 use crate::plan::{Mix, Plan, slow_payloads};
 use crate::work::Board;
-use aze_io::sim::{Faults, Sim, SimRng};
+use aze_io::sim::{DiskFault, Faults, Sim, SimRng};
 use aze_io::sync::Mutex;
 use aze_proto::Ino;
 use aze_proto::message::Durability;
@@ -44,6 +44,9 @@ const WRITE_BYTES_MAX: u64 = 90_000;
 /// How much is in a journal before a checkpoint, at least and at most, as powers of two.
 const CHECKPOINT_BITS: (u64, u64) = (14, 20);
 
+/// Longest life in which servers leave that count the starts, in microseconds: all slots of one move.
+const FIRST_LEAVES_US_MAX: u64 = 3_000_000;
+
 /// Tasks of a crowd.
 const CROWD: usize = 12;
 
@@ -54,8 +57,9 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 pub type PlanOf = fn(u64) -> PersistentPlan;
 
 /// What can be made of a seed.
-pub const KINDS: [(&str, PlanOf); 8] = [
+pub const KINDS: [(&str, PlanOf); 9] = [
     ("moving", PersistentPlan::moving),
+    ("first-leaving", PersistentPlan::first_leaving),
     ("moving-alone", PersistentPlan::moving_alone),
     ("alone", PersistentPlan::alone),
     ("ending", PersistentPlan::of),
@@ -91,6 +95,8 @@ pub struct PersistentPlan {
     pub exchanges: bool,
     /// Slots move meanwhile, and servers join and leave.
     pub moves: bool,
+    /// The servers that leave are those that count the starts, one after the other.
+    pub first_leaves: bool,
     /// What goes wrong besides, and with it one more client that does what the others do not.
     pub trouble: Option<Trouble>,
     /// Protections removed.
@@ -107,7 +113,7 @@ impl PersistentPlan {
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
         let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
         let (clients_stay, alone, starts_fail, moves) = (false, false, false, false);
-        let (trouble, switches) = (None, Switches::default());
+        let (first_leaves, trouble, switches) = (false, None, Switches::default());
         PersistentPlan {
             seed,
             servers,
@@ -120,6 +126,7 @@ impl PersistentPlan {
             starts_fail,
             exchanges,
             moves,
+            first_leaves,
             trouble,
             switches,
         }
@@ -140,6 +147,12 @@ impl PersistentPlan {
     pub fn moving(seed: u64) -> PersistentPlan {
         let plan = PersistentPlan::of(seed);
         PersistentPlan { moves: true, servers: plan.servers.max(2), ..plan }
+    }
+
+    /// The same, and the servers that leave are those that count the starts.
+    pub fn first_leaving(seed: u64) -> PersistentPlan {
+        let plan = PersistentPlan::moving(seed);
+        PersistentPlan { first_leaves: true, servers: plan.servers.max(3), ..plan }
     }
 
     /// The plan of a seed for servers that die while slots move, and come back while the others go on.
@@ -180,6 +193,8 @@ pub struct Counts {
     pub back: AtomicU64,
     /// Slots that have moved.
     pub moved: AtomicU64,
+    /// Servers that counted the starts and have left.
+    pub firsts: AtomicU64,
 }
 
 /// As [`run`]; also gives its counts.
@@ -281,9 +296,19 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
         let moves = Arc::new(moving::Progress::default());
         if plan.moves {
             let rng = cluster.sim.rng(&format!("moves of life {life}"));
-            ends.push(cluster.on_driver(moving::go(cluster.clone(), board.clone(), moves.clone(), rng)));
+            ends.push(cluster.on_driver(moving::go(
+                cluster.clone(),
+                board.clone(),
+                moves.clone(),
+                rng,
+                plan.first_leaves,
+            )));
         }
-        let us_max = plan.trouble.as_ref().map_or(400_000, Trouble::life_us_max);
+        let us_max = match &plan.trouble {
+            Some(trouble) => trouble.life_us_max(),
+            None if plan.first_leaves => FIRST_LEAVES_US_MAX,
+            None => 400_000,
+        };
         let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, us_max));
         cluster.sim.sleep(until / 2).await;
         if let Some(trouble) = &plan.trouble {
@@ -292,7 +317,10 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
         match &plan.trouble {
             None if plan.moves => {
                 let rng = &mut cluster.sim.rng(&format!("last moves of life {life}"));
-                moves.in_a_move(cluster, rng, until - until / 2).await;
+                match plan.first_leaves && rng.chance(500_000) {
+                    true => moves.when_the_first_changes(cluster, rng, until - until / 2).await,
+                    false => moves.in_a_move(cluster, rng, until - until / 2).await,
+                }
             }
             Some(trouble) => trouble.last_moments(cluster, until - until / 2).await,
             None => cluster.sim.sleep(until - until / 2).await,
@@ -315,5 +343,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
         // They have ended with their node.
         join_all(ends).await;
         counts.moved.fetch_add(moves.moved(), Ordering::Relaxed);
+        counts.firsts.fetch_add(moves.firsts(), Ordering::Relaxed);
+        (0..cluster.places()).for_each(|server| cluster.sim.set_disk_fault(&server_node(server), DiskFault::None));
     }
 }

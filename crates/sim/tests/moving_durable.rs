@@ -11,15 +11,17 @@ use many::{caught, number};
 /// Seeds on every change.
 const SEEDS: u64 = 40;
 
-fn all_pass(plan_of: PlanOf) {
+/// Gives how many runs there were, and in them how many servers have left that counted the starts.
+fn all_pass(plan_of: PlanOf) -> (u64, u64) {
     let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));
     let verbose = number("AZE_SIM_TRACE", 0) == 1;
-    let (mut failures, mut moved, mut runs) = (Vec::new(), 0, 0);
+    let (mut failures, mut moved, mut firsts, mut runs) = (Vec::new(), 0, 0, 0);
     for seed in from..from + count {
         let plan = plan_of(seed);
         let first = match caught(|| run_counting(&plan, verbose)) {
             Ok((violations, counts)) => {
                 (moved, runs) = (moved + counts.moved.into_inner(), runs + 1);
+                firsts += counts.firsts.into_inner();
                 violations.into_iter().next()
             }
             Err(panic) => Some(panic),
@@ -27,19 +29,27 @@ fn all_pass(plan_of: PlanOf) {
         failures.extend(first.map(|first| format!("{plan:?}: {first}")));
     }
     assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
-    println!("{moved} slots have moved in {runs} runs");
+    println!("{moved} slots have moved in {runs} runs, and {firsts} servers have left that counted the starts");
     assert_eq!(runs, count);
     assert!(runs < 5 || moved >= 2 * runs, "{moved} slots have moved in {runs} runs: they prove nothing");
+    (runs, firsts)
 }
 
 #[test]
 fn what_was_promised_is_there_after_every_end_of_a_move() {
-    all_pass(PersistentPlan::moving);
+    let _ = all_pass(PersistentPlan::moving);
 }
 
 #[test]
 fn servers_that_die_in_a_move_come_back_alone() {
-    all_pass(PersistentPlan::moving_alone);
+    let _ = all_pass(PersistentPlan::moving_alone);
+}
+
+/// Servers that count the starts leave, one after the other, and everything ends at any moment of that: the next start finds who counts.
+#[test]
+fn whoever_counts_the_starts_may_leave_at_any_moment() {
+    let (runs, firsts) = all_pass(PersistentPlan::first_leaving);
+    assert!(runs < 5 || firsts >= runs, "{firsts} have left in {runs} runs: they prove nothing");
 }
 
 fn fails(plan: &PersistentPlan) -> Option<String> {
@@ -79,7 +89,12 @@ fn a_slot_that_its_taker_has_in_memory_only_is_noticed() {
 
 #[test]
 fn a_slot_that_its_giver_lets_go_of_before_the_decision_is_noticed() {
-    is_noticed(Sabotage::FreeUndecided, PersistentPlan::moving, &[16]);
+    is_noticed(Sabotage::FreeUndecided, PersistentPlan::moving, &[74]);
+}
+
+#[test]
+fn a_server_that_is_to_count_the_starts_and_has_not_heard_of_it_is_noticed() {
+    is_noticed(Sabotage::LeaveUncounted, PersistentPlan::first_leaving, &[7]);
 }
 
 #[test]

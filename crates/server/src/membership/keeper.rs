@@ -1,5 +1,5 @@
 //! The keeper's part: it proposes what the shard map is to be, raises the namespace epoch and hands out the token for moving directories.
-//! Server 0 makes the first map, when all servers are there.
+//! The first server, of those that have slots the one with the lowest number, makes the first map, when all servers are there.
 
 use crate::membership::peers::without_map;
 use crate::membership::state::keeper::{Living, Taken};
@@ -101,26 +101,29 @@ impl Server {
         }
         let newest = all.into_iter().max_by_key(|(agreed, _)| agreed.order());
         let Some((agreed, told_by)) = newest else { return Ok(None) };
-        let parts = |agreed: Option<&Agreed>| {
-            let placement = placement(agreed, persistence.placement.as_ref(), self.config.servers);
-            placement
-                .map_or_else(|| (0..self.config.servers).map(ServerIndex).collect(), |placement| placement.members())
-        };
-        let (known, now) = (parts(own.as_ref()), parts(Some(&agreed)));
+        let (known, now) = (self.parts_by(own.as_ref()), self.parts_by(Some(&agreed)));
         if known != now {
             self.take_over_agreed(&agreed).await?;
             let named = |servers: &BTreeSet<ServerIndex>| {
                 servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             };
             let detail = format!(
-                "by the directory of server 0 the volume consists of servers {}, and by that of server {told_by}, which is newer, of servers {}: \
-                 server 0 has written that down: start the volume once more",
+                "by the directory of server {0} the volume consists of servers {1}, and by that of server {told_by}, which is newer, of servers {2}: \
+                 server {0} has written that down: start the volume once more",
+                self.slot(),
                 named(&known),
                 named(&now)
             );
             return Err(Failure::new(Code::Invalid, detail));
         }
         Ok(Some(agreed))
+    }
+
+    /// The servers of which a volume in directories consists, which are those that have slots, by a map.
+    pub(super) fn parts_by(&self, agreed: Option<&Agreed>) -> BTreeSet<ServerIndex> {
+        let file = self.persistence.as_ref().and_then(|persistence| persistence.placement.as_ref());
+        let made_with = || (0..self.config.servers).map(ServerIndex).collect();
+        placement(agreed, file, self.config.servers).map_or_else(made_with, |placement| placement.members())
     }
 
     /// Asks a server that is about to be in the first map to which map it has agreed.

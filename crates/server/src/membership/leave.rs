@@ -10,6 +10,7 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_proto::{Code, Failure, Reply, Request, ServerIndex, ShardMap, SlotIndex};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,9 +83,13 @@ impl Server {
         self.keeper.note_leaving(servers, self.io.mono_ns());
         self.note_left(servers).await?;
         let map = self.map();
-        let Some((slot, _)) = map.slots.iter().find(|(_, slot)| servers.contains(&slot.primary)) else {
-            return Ok(self.leaving(servers));
+        let mut theirs = map.slots.iter().filter(|(_, slot)| servers.contains(&slot.primary));
+        let next = match self.persistence {
+            // Those of the first server are the last: who counts the starts then does not leave as well.
+            Some(_) => theirs.max_by_key(|(slot, kept)| (kept.primary, Reverse(*slot))),
+            None => theirs.next(),
         };
+        let Some((slot, _)) = next else { return Ok(self.leaving(servers)) };
         let spaces = self.spaces(&map).await?;
         self.check_stayers(&map, servers, &spaces)?;
         let mut refused = None;
@@ -126,9 +131,6 @@ impl Server {
             }
             if *server == map.keeper && map.members().count() == 1 {
                 return refused(format!("server {server} is the only one of the volume: 'aze down' ends it"));
-            }
-            if *server == ServerIndex(0) && self.persistence.is_some() {
-                return refused("server 0 counts the starts of a volume in directories, and cannot leave it".into());
             }
         }
         Ok(())
@@ -205,6 +207,14 @@ impl Server {
         };
         let (map, mut heirs) = (self.map(), self.heirs(leavers));
         heirs.sort_by_key(|server| map.group.member(*server).is_none());
+        if self.persistence.is_some() && leavers.contains(&map.slots.first()) {
+            // It is to count the starts.
+            let next = heirs.iter().min().copied();
+            heirs.sort_by_key(|server| Some(*server) != next);
+            if self.config.switches.is(Sabotage::LeaveUncounted) {
+                heirs.reverse();
+            }
+        }
         self.hand_over_to_one_of(&heirs).await
     }
 
@@ -263,9 +273,11 @@ impl Server {
         Err(Failure::new(Code::NoSpace, detail))
     }
 
-    /// Whether a server takes slots: it is there and stays.
+    /// Whether a server takes slots: it is there and stays. One that has counted the starts of a volume in directories, and has given its
+    /// last slot away, is about to leave.
     pub(super) fn may_take(&self, map: &ShardMap, server: ServerIndex) -> bool {
-        !map.is_gone(server) && !self.keeper.is_leaving(server, self.io.mono_ns())
+        let has_counted = self.persistence.is_some() && server < map.slots.first();
+        !map.is_gone(server) && !has_counted && !self.keeper.is_leaving(server, self.io.mono_ns())
     }
 
     /// The servers that may take a slot: first the one that its placement says, then those with the fewest slots, then those that hold

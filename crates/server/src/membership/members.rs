@@ -52,7 +52,7 @@ use std::time::Duration;
 /// How long a server waits for the others when the volume starts. Its starter usually gives up before.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(START_SECONDS_MAX);
 
-/// Pause before this server asks server 0 again, which is still reading its storage.
+/// Pause before this server asks the first one again, which is still reading its storage.
 pub(super) const JOIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often records of requests that no client repeats any more are dropped. Only a server that has
@@ -258,7 +258,7 @@ pub(super) fn caller_config(io: &Io, config: &Config, order: &Arc<LogicalClock>)
 fn empty_map(config: &Config) -> ShardMap {
     ShardMap {
         epoch: MapEpoch(0),
-        keeper: ServerIndex(0),
+        keeper: config.first,
         group: KeeperGroup::default(),
         chunk_bits: config.chunk_bits,
         owner_uid: config.owner_uid,
@@ -315,7 +315,47 @@ impl Server {
     /// The keeper at the addresses that this server was started with, for one that has no map.
     pub(super) fn keeper_as_ordered(&self) -> Target {
         let (host, addresses) = (self.config.host.clone(), self.config.keeper.clone());
-        Target { index: ServerIndex(0), host, addresses, life: (MapEpoch(0), Incarnation(0)) }
+        Target { index: self.config.first, host, addresses, life: (MapEpoch(0), Incarnation(0)) }
+    }
+
+    /// Whether this server makes the first map when all servers start.
+    pub(crate) fn is_first(&self) -> bool {
+        self.slot() == self.config.first
+    }
+
+    /// Whether this server is the first one by its own directory, too.
+    ///
+    /// # Errors
+    /// Which one is, and that the volume has to be started by that.
+    fn check_first(&self) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        if persistence.is_new {
+            return match self.slot() {
+                ServerIndex(0) => Ok(()),
+                _ => Err(self.has_no_part(persistence)),
+            };
+        }
+        let first = self.parts_by(persistence.promises.agreed()).first().copied().unwrap_or_default();
+        if first == self.slot() {
+            return Ok(());
+        }
+        let detail = format!(
+            "storage {}: by what is there, server {first} counts the starts of the volume, and not {}: start it on the nodes of \
+             its servers, in the order of their numbers",
+            persistence.storage.place(),
+            self.who()
+        );
+        Err(Failure::new(Code::Invalid, detail))
+    }
+
+    /// The directories of a server that counts the starts of a volume that is there are empty.
+    fn has_no_part(&self, persistence: &Persistence) -> Failure {
+        let detail = format!(
+            "storage {}: it is empty, and {} counts the starts of a volume that was used: give the directory that it had",
+            persistence.storage.place(),
+            self.who()
+        );
+        Failure::new(Code::Lost, detail)
     }
 
     /// Closes the connection by which this server has got its first map. It was opened to whichever life of the keeper listened there;
@@ -327,7 +367,8 @@ impl Server {
     /// Announces this server to the keeper and waits for the map that it is in.
     async fn join_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
         let join = Request::Join { slot: self.slot(), info: self.info() };
-        if self.slot() == ServerIndex(0) {
+        if self.is_first() {
+            self.check_first()?;
             return match self.run_local(&join, Work::local(self, ShardId(0))).await? {
                 Reply::Map { map } => Ok(Arc::new(map)),
                 _ => Err(Failure::from(Code::Internal)),

@@ -4,6 +4,7 @@
 //! it; the keeper has the group write the taker into the map. That is the decision: every process with the new map knows it. A move that fails
 //! before is given up, which both ends are told until they know.
 
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
@@ -71,6 +72,11 @@ impl Server {
         }
         let Some((from, sessions)) = self.check_move(slot, to)? else { return Ok(()) };
         if let Some(next) = self.next_keeper(&self.map(), slot, to) {
+            if self.keeper.is_leaving(next, self.io.mono_ns()) {
+                let detail =
+                    format!("server {next} would count the starts of the volume next, and leaves: its slots go before");
+                return Err(Failure::new(Code::Busy, detail));
+            }
             self.hand_over_to_one_of(&[next]).await?;
             return Err(self.no_keeper());
         }
@@ -132,15 +138,16 @@ impl Server {
         Ok(Some((from, (giver, taker))))
     }
 
-    /// On a volume in directories the server that has to keep the map when a slot moves, if this one would be left without a slot: when all
-    /// servers start, those with slots are asked what was decided.
+    /// On a volume in directories the server that has to keep the map when a slot moves, if that is another one: the one that counts the starts
+    /// afterwards, if that was not it before, or if this one would be left without a slot. Who keeps the map has each decision on its disk before
+    /// anybody else: so the next start finds in its directory that it counts, and servers with slots, which are asked then, know all decisions.
     fn next_keeper(&self, map: &ShardMap, slot: SlotIndex, to: ServerIndex) -> Option<ServerIndex> {
-        let keeps_some = map.slots.served_by(self.slot()).any(|(other, _)| other != slot);
-        if self.persistence.is_none() || keeps_some || to == self.slot() {
+        if self.persistence.is_none() || self.config.switches.is(Sabotage::LeaveUncounted) {
             return None;
         }
-        let others = map.slots.iter().filter(|(other, _)| *other != slot).map(|(_, other)| other.primary);
-        others.min()
+        let next = map.slots.first_after(slot, to);
+        let keeps_some = map.slots.served_by(self.slot()).any(|(other, _)| other != slot);
+        ((next != map.slots.first() || !keeps_some) && next != self.slot()).then_some(next)
     }
 
     /// Whether slots of this volume move.
@@ -187,7 +194,8 @@ impl Server {
                 return Err(has_ended());
             }
             if let Some(next) = self.next_keeper(map, mov.slot, mov.to) {
-                let detail = format!("server {next} would have to keep the map, which does not");
+                let detail =
+                    format!("server {next} would count the starts of the volume next, and does not keep the map");
                 return Err(Failure::new(Code::Busy, detail));
             }
             map.slots.hand_over(mov.slot, mov.to);

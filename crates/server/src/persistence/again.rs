@@ -14,7 +14,7 @@ impl Server {
     /// Waits until all servers are done, and begins to serve clients.
     pub(crate) async fn open_together(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
-        let is_first = self.slot() == ServerIndex(0);
+        let is_first = self.is_first();
         if is_first && !persistence.is_new {
             // All servers have begun this start: counting links has waited for them.
             self.complete_start(persistence).await?;

@@ -206,7 +206,7 @@ async fn open_dirs(
 async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>, Failure> {
     let (servers, manifest, slots) = open_dirs(io, dirs, report).await?;
     let mut parts = Vec::new();
-    // Server 0 counts the starts.
+    // The first one counts the starts.
     let mut first_starts = None;
     for (server, opened) in servers {
         let manifest = Manifest { server, ..manifest };
@@ -249,8 +249,12 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
         let read = match Starts::read(&*dir).await {
             Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
                 starts::reaches_its_end(&starts, &found)?;
-                let counts = *first_starts.get_or_insert(starts);
-                starts::compare(&starts, counts.begun + 1, counts.complete).map_err(DiskError::Failed)?;
+                let counted = *first_starts.get_or_insert(starts::Counted {
+                    by: ServerIndex(server),
+                    start: starts.begun + 1,
+                    complete: starts.complete,
+                });
+                starts::compare(&starts, &counted).map_err(DiskError::Failed)?;
                 image.note_logs(&found.slots);
                 image.keep(&slots, ServerIndex(server), false).map_err(DiskError::Failed)?;
                 Ok(found)

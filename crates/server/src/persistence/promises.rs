@@ -69,7 +69,7 @@ impl Server {
         })
     }
 
-    /// At server 0, when all servers start: writes down the map of another server, to which that has agreed later.
+    /// At the first server, when all start: writes down the map of another server, to which that has agreed later.
     ///
     /// # Errors
     /// The disk's.

@@ -7,6 +7,7 @@
 //! go, and so do data without a file or beyond the end of it.
 
 use super::state::roots::Roots;
+use super::state::starts::Counted;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
@@ -46,12 +47,14 @@ impl Server {
         let dir = &persistence.storage.place();
         let mut volume = persistence.volume();
         let mut counted = None;
-        if self.slot() != ServerIndex(0) {
-            let keeper = self.ask_until_ready(ServerIndex(0), Request::PersistentId).await?;
-            let Reply::PersistentIs { volume: kept, is_new, start, complete } = keeper else {
+        if !self.is_first() {
+            let first = self.config.first;
+            let Reply::PersistentIs { volume: kept, is_new, start, complete } =
+                self.ask_until_ready(first, Request::PersistentId).await?
+            else {
                 return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
             };
-            counted = Some((start, complete));
+            counted = Some(Counted { by: first, start, complete });
             match (persistence.is_new, is_new) {
                 (true, true) => {
                     volume = kept;
@@ -60,13 +63,13 @@ impl Server {
                 (false, false) if kept == volume => {}
                 (true, false) => {
                     let detail = format!(
-                        "storage {dir}: it is empty, but server 0 has a part of a volume that was used: give the directory that server {} had, or begin with empty ones everywhere",
+                        "storage {dir}: it is empty, but server {first} has a part of a volume that was used: give the directory that server {} had, or begin with empty ones everywhere",
                         self.slot()
                     );
                     return Err(Failure::new(Code::Lost, detail));
                 }
                 _ => {
-                    let detail = format!("storage {dir}: it holds a part of another volume than server 0 has");
+                    let detail = format!("storage {dir}: it holds a part of another volume than server {first} has");
                     return Err(Failure::new(Code::Invalid, detail));
                 }
             }

@@ -1,30 +1,25 @@
 //! How a server notes that a start of the volume begins, is complete, and has ended well (`state/starts.rs`).
 
 use super::state::persistence::{Persistence, disk_failure};
-use super::state::starts::{compare, may_come_back};
+use super::state::starts::{Counted, compare, may_come_back};
 use crate::state::Server;
 use aze_proto::{Code, Failure};
 use aze_store::disk::starts::Starts;
 use std::sync::atomic::Ordering;
 
 impl Server {
-    /// Begins a start of the volume. Server 0 counts it; another server passes the number that server 0 counted, and the
-    /// number of the last start that server 0 knows to be complete.
-    pub(super) async fn begin_start(
-        &self,
-        persistence: &Persistence,
-        counted: Option<(u64, u64)>,
-    ) -> Result<(), Failure> {
+    /// Begins a start of the volume. The first server counts it; another one passes what that has counted.
+    pub(super) async fn begin_start(&self, persistence: &Persistence, counted: Option<Counted>) -> Result<(), Failure> {
         let own = persistence.starts.now();
         let begun = match counted {
             None => own.begun + 1,
-            Some((start, complete)) => {
+            Some(counted) => {
                 if !persistence.is_new {
-                    compare(&own, start, complete).map_err(|why| {
+                    compare(&own, &counted).map_err(|why| {
                         Failure::new(Code::Lost, format!("storage {}: {why}", persistence.storage.place()))
                     })?;
                 }
-                start
+                counted.start
             }
         };
         let boot = self.config.boot;

@@ -6,27 +6,44 @@ use crate::state::{Config, Server};
 use aze_io::Io;
 use aze_io::disk::DiskError;
 use aze_proto::message::Durability;
+use aze_proto::place::Agreed;
 use aze_proto::slots::slots_of;
-use aze_proto::{Code, Failure, Reply, ServerIndex};
+use aze_proto::{Code, Failure, MapEpoch, Reply, ServerIndex};
 use aze_store::disk::group::{self, GroupFile};
 use aze_store::disk::manifest::{self, Manifest};
 use aze_store::disk::placement::Placement;
 use aze_store::disk::starts::Starts;
 use std::sync::atomic::Ordering;
 
-/// The servers that have parts of a volume in directories, as far as its server 0 knows.
+/// The servers that have parts of a volume in directories, as far as one of them knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
+    /// The number of the volume.
+    pub volume: u64,
+    /// The server that knows this.
+    pub server: ServerIndex,
     /// With how many servers it was made.
     pub made_with: u16,
     /// How many shards it has.
     pub shards: u32,
     /// The servers that have parts of it.
     pub members: Vec<ServerIndex>,
+    /// They are as when the volume was made: no slot has moved, and no server has joined.
+    pub is_as_made: bool,
+    /// How new this is: of several servers the greatest is the newest.
+    pub order: (u64, MapEpoch, u64, u64),
 }
 
-/// Reads which servers have parts of a volume, from the directories of its server 0, in any order. `None` if that has none, or if no
-/// slot has moved and no server has joined since the volume was made: then it consists of as many as it was made with.
+impl Parts {
+    /// Whether the server that knows this is the first one: of those that have parts the one with the lowest number.
+    pub fn is_of_first(&self) -> bool {
+        self.members.first() == Some(&self.server)
+    }
+}
+
+/// Reads which servers have parts of a volume, from the directories of one of them, in any order. `None` if those hold no part.
+///
+/// What the first server says of itself is so: its directory knows when it became that, at the latest by the decision.
 ///
 /// # Errors
 /// A directory that is in use or damaged.
@@ -38,10 +55,19 @@ pub async fn parts_of(io: &Io, dirs: &[String]) -> Result<Option<Parts>, Failure
         let file = Placement::read(&*dir).await.map_err(failed)?;
         let promised = GroupFile::read(&*dir).await.map_err(failed)?;
         let agreed = promised.as_ref().map(agreed_in).transpose().map_err(|why| failed(DiskError::Failed(why)))?;
-        let Manifest { servers: made_with, shards, .. } = manifest;
-        if let Some(placement) = promises::placement(agreed.as_ref(), file.as_ref(), made_with) {
-            return Ok(Some(Parts { made_with, shards, members: placement.members().into_iter().collect() }));
+        let Manifest { volume, server, servers: made_with, shards, directory, .. } = manifest;
+        if directory > 0 {
+            // Its first directory says more.
+            continue;
         }
+        let placement = promises::placement(agreed.as_ref(), file.as_ref(), made_with);
+        let is_as_made = placement.is_none();
+        let members = placement.map_or_else(
+            || (0..made_with).map(ServerIndex).collect(),
+            |placement| placement.members().into_iter().collect(),
+        );
+        let order = agreed.as_ref().map_or((0, MapEpoch(0), 0, 0), Agreed::order);
+        return Ok(Some(Parts { volume, server: ServerIndex(server), made_with, shards, members, is_as_made, order }));
     }
     Ok(None)
 }
@@ -73,7 +99,7 @@ impl Server {
         Ok(Reply::PersistentIs { volume: persistence.volume(), is_new: persistence.is_new, start: begun, complete })
     }
 
-    /// What server 0 is told when all servers start.
+    /// What the first server is told when all start.
     pub(crate) fn group_kept(&self) -> Result<Reply, Failure> {
         let persistence = self.persistence.as_ref().ok_or_else(|| {
             Failure::new(Code::Invalid, format!("{} keeps its part in memory, not on disk", self.who()))

@@ -60,7 +60,13 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
         let mut moved = None;
         if plan.moves {
             let draws = cluster.sim.rng(&format!("moves of life {life}"));
-            moved = Some(cluster.on_driver(moving::go(cluster.clone(), board.clone(), moves.clone(), draws)));
+            moved = Some(cluster.on_driver(moving::go(
+                cluster.clone(),
+                board.clone(),
+                moves.clone(),
+                draws,
+                plan.first_leaves,
+            )));
             pause(rng.between(0, 200_000)).await;
             moves.in_a_move(cluster, rng, Duration::from_millis(200)).await;
         }

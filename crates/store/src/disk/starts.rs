@@ -15,7 +15,7 @@ const TITLE: &str = "Azekura: the starts of one server's part";
 /// The starts of a volume, counted from 1, as one server knows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Starts {
-    /// The last one that this server began. On server 0, which counts, also one that failed.
+    /// The last one that this server began. On the first server, which counts, also one that failed.
     pub begun: u64,
     /// The last one in which every server took part, as far as this one knows.
     pub complete: u64,

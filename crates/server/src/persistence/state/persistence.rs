@@ -79,7 +79,7 @@ pub(crate) struct Persistence {
     pub(crate) is_open: AtomicBool,
     /// The starts of the volume, and the file with them.
     pub(in crate::persistence) starts: starts::Kept,
-    /// Server 0 has counted this start, and answers requests for its number.
+    /// The first server has counted this start, and answers requests for its number.
     pub(in crate::persistence) is_counted: AtomicBool,
     /// Held while a slot that has arrived is taken into use, so that a checkpoint finds it in one place.
     pub(crate) taking: Mutex<()>,

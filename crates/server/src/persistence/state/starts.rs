@@ -1,13 +1,14 @@
 //! Recognising directories that are older than those of the other servers.
 //!
-//! Server 0 counts the starts of a volume. Each server syncs a note that it begins a start before it resolves changes
-//! in doubt, and a note that the start is complete before it serves clients. Server 0 notes that the start is complete
+//! The first server, of those that have slots the one with the lowest number, counts the starts of a volume. Each server syncs a note that it begins a start before it resolves changes
+//! in doubt, and a note that the start is complete before it serves clients. The first server notes that the start is complete
 //! after every server has begun it, and before any server serves. So a directory that has not begun the last complete
 //! start is an older copy, which lacks changes that the server acknowledged since: the start is refused. When the
-//! directory of server 0 is the older one, the other servers know of a complete start that server 0 does not know.
+//! directory of the first server is the older one, the others know of a complete start that it does not know.
 
 use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_io::sync::Mutex;
+use aze_proto::ServerIndex;
 use aze_store::disk::recover::Found;
 use aze_store::disk::starts::Starts;
 
@@ -30,24 +31,35 @@ pub(in crate::persistence) fn reaches_its_end(starts: &Starts, found: &Found) ->
     }
 }
 
-/// Compares a server's own starts with the starts of server 0, which is about to begin start number `start` and knows
-/// `complete` as the last complete one. The error names the older directory.
-pub(in crate::persistence) fn compare(own: &Starts, start: u64, complete: u64) -> Result<(), String> {
+/// What the first server has counted.
+#[derive(Clone, Copy)]
+pub(in crate::persistence) struct Counted {
+    /// Its number.
+    pub(in crate::persistence) by: ServerIndex,
+    /// The start that it is about to begin.
+    pub(in crate::persistence) start: u64,
+    /// The last one that it knows to be complete.
+    pub(in crate::persistence) complete: u64,
+}
+
+/// Compares a server's own starts with those that the first one has counted. The error names the older directory.
+pub(in crate::persistence) fn compare(own: &Starts, counted: &Counted) -> Result<(), String> {
+    let Counted { by: first, start, complete } = *counted;
     if own.begun < complete {
         let begun = own.begun;
         return Err(format!(
-            "it is older than that of server 0: its last start was number {begun}, and number {complete} was complete: {ADVICE}"
+            "it is older than that of server {first}: its last start was number {begun}, and number {complete} was complete: {ADVICE}"
         ));
     }
     if own.complete > complete {
         let newer = own.complete;
         return Err(format!(
-            "that of server 0 is older: this one knows of the complete start number {newer}, server 0 of number {complete} only: {ADVICE} (of server 0)"
+            "that of server {first} is older: this one knows of the complete start number {newer}, server {first} of number {complete} only: {ADVICE} (of server {first})"
         ));
     }
     if start <= own.complete {
         return Err(format!(
-            "server 0 begins start number {start} once more, which was complete: {ADVICE} (of server 0)"
+            "server {first} begins start number {start} once more, which was complete: {ADVICE} (of server {first})"
         ));
     }
     Ok(())
@@ -113,16 +125,17 @@ mod tests {
     #[test]
     fn an_older_directory_is_told_on_either_side() {
         let own = Starts { begun: 5, complete: 5, ..Starts::default() };
+        let compare = |own: &Starts, start, complete| compare(own, &Counted { by: ServerIndex(2), start, complete });
         assert_eq!(compare(&own, 6, 5), Ok(()));
-        // The last start failed after server 0 had counted it, before or after this server had begun it.
+        // The last start failed after the first server had counted it, before or after this server had begun it.
         assert_eq!(compare(&own, 7, 5), Ok(()));
         assert_eq!(compare(&Starts { begun: 6, ..own }, 7, 5), Ok(()));
-        // This server was killed after server 0 had noted that all had begun.
+        // This server was killed after the first server had noted that all had begun.
         assert_eq!(compare(&Starts { begun: 6, ..own }, 7, 6), Ok(()));
-        assert!(compare(&own, 7, 6).unwrap_err().starts_with("it is older than that of server 0"));
-        assert!(compare(&own, 5, 4).unwrap_err().starts_with("that of server 0 is older"));
+        assert!(compare(&own, 7, 6).unwrap_err().starts_with("it is older than that of server 2"));
+        assert!(compare(&own, 5, 4).unwrap_err().starts_with("that of server 2 is older"));
         // A start with the older copy has failed already, and was counted.
-        assert!(compare(&own, 9, 4).unwrap_err().starts_with("that of server 0 is older"));
+        assert!(compare(&own, 9, 4).unwrap_err().starts_with("that of server 2 is older"));
     }
 
     #[test]
