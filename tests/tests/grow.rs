@@ -129,6 +129,104 @@ fn servers_join_under_work_and_nothing_is_lost() {
     assert!(all.iter().all(|pid| !runs(*pid)), "those that have joined end with the volume");
 }
 
+/// A volume of one server grows under a program that writes, and is there with all servers afterwards; three decide about the map then.
+fn one_grows(up: &[&str], lasts: bool) {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(240));
+    let storage = place.path("storage").display().to_string();
+    let up: Vec<&str> = up.iter().map(|word| if *word == "DIR" { storage.as_str() } else { word }).collect();
+    place.up(&[&["--name", "v", "--servers", "1"], up.as_slice()].concat());
+    let mount = place.mount();
+    (0..5).for_each(|at| fs::create_dir(mount.join(format!("d{at}"))).expect("made"));
+    (0..20).for_each(|at| fs::write(mount.join(format!("d{}/f{at}", at % 5)), content(at)).expect("written"));
+    let mut ledger = Ledger::new("w", Draw::new(23, 1));
+    fs::create_dir(mount.join(&ledger.dir)).expect("a directory");
+    let (over, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let done = ledger.step(&mount);
+                assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
+                steps.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let more = |what: &str| {
+            let so_far = steps.load(Ordering::Relaxed);
+            wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
+        };
+        more("changes are made");
+        let grown = place.aze(&["grow", "--servers", "1", "--json"]).ok();
+        assert_eq!(json(&grown.out)["slots_moved"], 4, "{}", grown.out);
+        more("changes are made by two servers");
+        place.aze(&["grow", "--servers", "1"]).ok();
+        more("changes are made by three servers");
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(states(&place), ["up"; 3]);
+    let status = json(&place.aze(&["status", "--json"]).ok().out);
+    assert_eq!(status["group"].as_array().map(Vec::len), Some(3), "{status}");
+    has_all(&mount, 20);
+    ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
+    if lasts {
+        // The one that was there at the beginning dies; the others decide.
+        signal(pids(&place, "v")[0], libc::SIGKILL);
+        place.aze(&["restart", "--server", "0"]).ok();
+        has_all(&mount, 20);
+        place.aze(&["down", "--force"]).ok();
+        place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
+        let mount = place.mount();
+        has_all(&mount, 20);
+        ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
+    }
+    let checked = place.aze(&["check", "--name", "v"]);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    place.aze(&["down", "--force", "--discard"]).ok();
+}
+
+#[test]
+fn a_volume_of_one_server_grows() {
+    one_grows(&[], false);
+}
+
+#[test]
+fn a_volume_of_one_server_in_a_directory_grows() {
+    one_grows(&["--storage", "DIR"], true);
+}
+
+/// An earlier build has made a volume of one server with one slot: it works, and is not asked to grow.
+#[test]
+fn a_volume_with_one_slot_is_served_and_does_not_grow() {
+    let mut place = Place::new();
+    let storage = place.path("storage").display().to_string();
+    let up = ["--name", "v", "--servers", "1", "--storage", &storage];
+    place.up(&up);
+    place.aze(&["down"]).ok();
+    // As that build has left it: nothing but the root, which is in the first slot by either count.
+    let manifest = place.path("storage/server-0/volume");
+    let text = fs::read_to_string(&manifest).expect("text");
+    assert!(text.contains("\nslots 8\n"), "{text}");
+    fs::write(&manifest, text.replace("\nslots 8\n", "\nslots 1\n")).expect("written");
+    fs::remove_file(place.path("storage/server-0/group")).expect("removed");
+    for start in 0..3 {
+        place.up(&up);
+        let mount = place.mount();
+        if start == 0 {
+            (0..5).for_each(|at| fs::create_dir(mount.join(format!("d{at}"))).expect("made"));
+            (0..20).for_each(|at| fs::write(mount.join(format!("d{}/f{at}", at % 5)), content(at)).expect("written"));
+        }
+        has_all(&mount, 20);
+        refused(&place, &["--servers", "1"], "and 1 of the slots of which each server needs one");
+        if start == 1 {
+            signal(pids(&place, "v")[0], libc::SIGKILL);
+            place.aze(&["restart"]).ok();
+            has_all(&mount, 20);
+        }
+        place.aze(&["down", "--force"]).ok();
+        let checked = place.aze(&["check", &storage]);
+        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    }
+}
+
 /// A node whose record does not tell of a server that has joined finds it in the map.
 #[test]
 fn a_record_of_before_is_enough() {
@@ -325,7 +423,7 @@ fn what_cannot_grow_is_refused_before_anything_starts() {
     place.aze(&["down", "--force", "--discard"]).ok();
 
     place.up(&["--name", "one", "--servers", "1"]);
-    refused(&place, &["--servers", "1"], "and 1 of the slots of which each server needs one");
+    refused(&place, &["--servers", "8"], "8 more servers are too many: the volume has 1, and 8 of the slots");
     place.aze(&["down", "--discard"]).ok();
     let storage = place.path("storage").display().to_string();
     let places: Vec<String> = (0..4).map(|at| format!("{storage}-{at}")).collect();

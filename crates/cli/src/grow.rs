@@ -31,7 +31,7 @@ const LOCK: &str = "grow.lock";
 /// and the same command goes on with them instead of starting others; without --servers and --hosts it starts none.
 /// The servers of a volume in directories get directories, too: server-N in the places of --storage, which take turns, or else in
 /// those of the volume. From then on 'aze up' wants all places and the new number of servers.
-/// A volume can grow to as many servers as it has slots: 8 for each server with which it was started, and 1 if it was started with one.
+/// A volume can grow to as many servers as it has slots: 8 for each server with which it was made.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -360,7 +360,7 @@ impl ShardMap {
         if members + more > slots as usize {
             return Err(format!(
                 "{more} more servers are too many: the volume has {members}, and {slots} of the slots of which each server needs one; \
-                 their number was decided when it was started: one for a volume of one server, else {SLOTS_PER_SERVER} for each"
+                 their number was decided when it was made: {SLOTS_PER_SERVER} for each server, and one in all by an earlier build for a volume of one server"
             ));
         }
         if numbers > usize::from(SERVERS_MAX) {

@@ -102,10 +102,10 @@ fn ring(slots: u32, servers: &[ServerIndex]) -> Vec<ServerIndex> {
     assigned
 }
 
-/// In how many slots the shards of a new volume of so many servers are: one of a single server, which has no other to
-/// which it could move; else several for each server, so that servers that come later get their parts from all.
+/// In how many slots the shards of a new volume of so many servers are: several for each server, so that servers that come later get their
+/// parts from all.
 pub fn slots_of(servers: u16) -> u32 {
-    if servers == 1 { 1 } else { u32::from(servers) * SLOTS_PER_SERVER }
+    u32::from(servers) * SLOTS_PER_SERVER
 }
 
 /// The slot of a shard among `slots`: neighbouring shards, which have neighbouring chunks of a file, are in different
@@ -155,6 +155,19 @@ impl SlotTable {
             backups: Vec::new(),
         };
         Ok(SlotTable { shards, placement, slots: primaries.into_iter().map(slot).collect() })
+    }
+
+    /// The first assignment of a volume in directories of so many slots: one of a single server may have been made with one slot, by an earlier
+    /// build.
+    ///
+    /// # Errors
+    /// As [`SlotTable::placed`].
+    pub fn begun(shards: u32, servers: u16, slots: u32) -> Result<SlotTable, String> {
+        let mut table = SlotTable::modular(shards, servers)?;
+        if (servers, slots) == (1, 1) {
+            table.slots.truncate(1);
+        }
+        Ok(table)
     }
 
     /// By which way slots are given to servers.
@@ -366,7 +379,8 @@ mod tests {
             assert_eq!(shards, kept.collect::<Vec<_>>());
             assert!(shards.len() > 1300);
         }
-        assert_eq!(SlotTable::modular(64, 1).unwrap().len(), 1);
+        assert_eq!(SlotTable::modular(64, 1).unwrap().len(), 8);
+        assert_eq!(SlotTable::begun(64, 1, 1).unwrap().len(), 1);
         assert!(SlotTable::modular(4095, 3).is_err());
         assert!(SlotTable::modular(4096, 65).is_err());
         assert!(SlotTable::modular(4096, 0).is_err());
@@ -415,6 +429,7 @@ mod tests {
         let of = |server: u16| table.served_by(ServerIndex(server)).map(|(slot, _)| slot.0).collect::<Vec<_>>();
         assert_eq!([of(0), of(2)], [[2, 6, 10, 14], [0, 4, 8, 12]], "a file goes over all servers in turn");
         assert_eq!(SlotTable::modular(64, 1).unwrap().begun_with(), 1);
+        assert_eq!(SlotTable::begun(64, 1, 1).unwrap().begun_with(), 1);
         assert_eq!(table.begun_with(), 2);
     }
 

@@ -230,7 +230,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         owner_gid: 100,
         volume: "v".into(),
         servers: Vec::new(),
-        slots: SlotTable::modular(64, 1).expect("one slot of 64 shards"),
+        slots: SlotTable::begun(64, 1, 1).expect("one slot of 64 shards"),
     };
     let agreed = Agreed { start: 6, formed: MapEpoch(7), term: 8, index: 9, map: map.clone() };
     let hello = Hello {

@@ -145,8 +145,7 @@ impl PersistentPlan {
 
     /// The plan of a seed for a volume whose slots move, and whose servers join and leave, until everything ends.
     pub fn moving(seed: u64) -> PersistentPlan {
-        let plan = PersistentPlan::of(seed);
-        PersistentPlan { moves: true, servers: plan.servers.max(2), ..plan }
+        PersistentPlan { moves: true, ..PersistentPlan::of(seed) }
     }
 
     /// The same, and the servers that leave are those that count the starts.

@@ -168,12 +168,12 @@ impl Plan {
         Plan { servers: plan.servers.max(3), servers_leave: true, slots_move: rng.chance(250_000), ..plan }
     }
 
-    /// The plan of a seed, with several servers, which others join. In one run of three some leave afterwards; in one of four slots
+    /// The plan of a seed, with one server or several, which others join. In one run of three some leave afterwards; in one of four slots
     /// move besides.
     pub fn with_joining(seed: u64) -> Plan {
         let (plan, mut rng) = (Plan::of(seed), SimRng::new(seed, "joining"));
         let (servers_leave, slots_move) = (rng.chance(333_000), rng.chance(250_000));
-        Plan { servers: plan.servers.max(2), servers_join: true, servers_leave, slots_move, ..plan }
+        Plan { servers_join: true, servers_leave, slots_move, ..plan }
     }
 
     /// The same with protections removed.

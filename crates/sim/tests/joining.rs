@@ -281,7 +281,10 @@ fn sessions_that_are_refused_are_refused_by_servers_that_join() {
 #[test]
 fn there_are_no_more_servers_than_slots() {
     with_cluster(1, |cluster, _| async move {
-        let refused = cluster.add_server(1).await.expect_err("one server has one slot");
-        assert!(refused.code == Code::Limit && refused.detail.contains("1 of the slots"), "{refused}");
+        for server in 1..8 {
+            assert_eq!(cluster.add_server(server).await, Ok(()), "server {server} may have one of eight slots");
+        }
+        let refused = cluster.add_server(8).await.expect_err("there are eight slots");
+        assert!(refused.code == Code::Limit && refused.detail.contains("8 of the slots"), "{refused}");
     });
 }

@@ -175,7 +175,7 @@ fn counts_of_changes_that_do_not_move_are_noticed() {
 
 #[test]
 fn reading_back_from_the_page_cache_of_the_node_that_wrote_is_noticed() {
-    let plan = StagingPlan { without: Some(Missing::ReadFromStorage), ..StagingPlan::of(21) };
+    let plan = StagingPlan { without: Some(Missing::ReadFromStorage), ..StagingPlan::of(60) };
     assert!(!run(&plan, false).wrong.is_empty());
 }
 

@@ -176,6 +176,9 @@ impl Server {
                 servers.resize_with(servers.len().max(usize::from(numbers)), ServerInfo::of_none);
                 SlotTable::recorded(self.config.shards, &slots)
             }
+            None if self.persistence.is_some() => {
+                SlotTable::begun(self.config.shards, self.config.servers, self.slots())
+            }
             None => SlotTable::placed(self.config.placement, self.config.shards, self.config.servers),
         };
         let slots = slots.map_err(|why| Failure::new(Code::Invalid, why))?;

@@ -185,6 +185,7 @@ fn new_server(
     let (namespace, epoch) = (Namespace::new(published.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
     namespace.adopt(epoch);
     let places = places_of(&config, persistence.as_ref());
+    let slots = persistence.as_ref().map_or_else(|| slots_of(config.servers), |persistence| persistence.slots);
     Server {
         me,
         clock: HybridClock::new(),
@@ -205,7 +206,7 @@ fn new_server(
         unresolved: Unresolved::default(),
         keeper: Keeper::new(places, epoch),
         group: Arc::new(Grouped::new()),
-        moving: Moving::new(slots_of(config.servers)),
+        moving: Moving::new(slots),
         seen_to_end: Mutex::default(),
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
@@ -418,10 +419,15 @@ impl Server {
         Ok(())
     }
 
+    /// How many slots the volume has.
+    pub(super) fn slots(&self) -> u32 {
+        self.persistence.as_ref().map_or_else(|| slots_of(self.config.servers), |persistence| persistence.slots)
+    }
+
     /// Where changes of shards are written down.
     pub(crate) fn log(&self) -> Log {
         let journal = self.persistence.as_ref().map(|persistence| persistence.journal.clone());
-        Log { journal, slots: slots_of(self.config.servers) }
+        Log { journal, slots: self.slots() }
     }
 
     /// Takes a newer map into use; an older one is ignored.

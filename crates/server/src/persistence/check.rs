@@ -171,7 +171,7 @@ async fn open_dirs(
     let placement = promises::placement(agreed.as_ref(), placement.as_ref(), known.servers);
     let slots = match &placement {
         Some(placement) => SlotTable::recorded(known.shards, &placement.slots),
-        None => SlotTable::modular(known.shards, known.servers),
+        None => SlotTable::begun(known.shards, known.servers, known.slots),
     };
     let slots = slots.map_err(|why| Failure::new(Code::Invalid, why))?;
     let members = match &placement {
@@ -246,6 +246,7 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
         }
         let mut image = Image::empty(ServerIndex(server), manifest.servers, manifest.shards, &store)
             .map_err(|why| Failure::new(Code::Invalid, format!("storage {path}: {why}")))?;
+        image.has_slots(manifest.slots);
         let read = match Starts::read(&*dir).await {
             Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
                 starts::reaches_its_end(&starts, &found)?;

@@ -9,7 +9,6 @@ use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};
 use aze_io::slab::BASE_BYTES;
-use aze_proto::slots::slots_of;
 use aze_proto::{Configuration, Failure, Ino, ShardId, SlotIndex};
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::Stage;
@@ -146,7 +145,7 @@ impl Server {
         let writer = Writer::begin(persistence.dir.clone(), number, position, self.order.now()).await?;
         // One checkpoint is made at a time, so the journal's current file is still that of its number.
         let mut writer = writer.with_slots(persistence.journal.slots_before());
-        let slots = slots_of(self.config.servers);
+        let slots = persistence.slots;
         let mut left = Vec::new();
         let switches = &self.config.switches;
         let early = switches.is(Sabotage::ListRenamesFirst).then(|| self.transactions.committed());

@@ -131,6 +131,11 @@ impl Image {
         })
     }
 
+    /// Of a volume of so many slots; before anything is read.
+    pub(in crate::persistence) fn has_slots(&mut self, slots: u32) {
+        self.slots = slots;
+    }
+
     /// Without the protections that are switched off.
     pub(crate) fn with(self, switches: Switches) -> Image {
         Image { switches, ..self }

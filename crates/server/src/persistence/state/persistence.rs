@@ -61,6 +61,8 @@ pub(crate) struct Persistence {
     pub(crate) journal: Arc<Journal>,
     /// The volume's number.
     pub(in crate::persistence) volume: AtomicU64,
+    /// How many slots it has.
+    pub(crate) slots: u32,
     /// Which server has which slot, as the file `placement` says that an earlier build has written.
     pub(crate) placement: Option<Placement>,
     /// What this server has promised as a member of a keeper group.
@@ -143,6 +145,7 @@ impl Persistence {
         let mut found = aze_store::disk::recover::Found { next: 1, ..Default::default() };
         let mut starts = Starts::default();
         if manifest.is_some() {
+            image.has_slots(manifest.map_or(expected.slots, |found| found.slots));
             starts = Starts::read(&*dir).await.map_err(failed)?;
             found = aze_store::disk::recover::read_for(&*dir, image).await.map_err(failed)?;
             starts::reaches_its_end(&starts, &found).map_err(failed)?;
@@ -175,6 +178,7 @@ impl Persistence {
             path: first.path.clone(),
             journal,
             volume: AtomicU64::new(manifest.map_or(expected.volume, |found| found.volume)),
+            slots: manifest.map_or(expected.slots, |found| found.slots),
             placement,
             promises,
             kept: Mutex::default(),

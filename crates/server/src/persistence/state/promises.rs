@@ -86,7 +86,7 @@ pub(crate) fn placement(agreed: Option<&Agreed>, file: Option<&Placement>, made_
         }
     }
     let servers = file.map_or(0, |file| file.servers).max(map.servers.len() as u16);
-    let begun = SlotTable::modular(map.shards(), made_with).map(|table| slots_in(&table));
+    let begun = SlotTable::begun(map.shards(), made_with, map.slots.len()).map(|table| slots_in(&table));
     let is_as_begun = servers == made_with && begun.is_ok_and(|begun| begun == slots);
     (!is_as_begun).then_some(Placement { servers, slots })
 }

@@ -60,7 +60,9 @@ impl Roots {
                 continue;
             };
             let (volume, directory) = (found.volume, found.directory);
-            check(path, &found, &Manifest { volume, directory, ..*expected })?;
+            // By an earlier build a volume of one server was made with one slot.
+            let slots = if (found.servers, found.slots) == (1, 1) { 1 } else { expected.slots };
+            check(path, &found, &Manifest { volume, directory, slots, ..*expected })?;
             if let Some((other, first)) = known.values().next().filter(|(_, first)| first.volume != volume) {
                 let text = "it holds a part of another volume than";
                 return Err(invalid(format!("storage {path}: {text} {} ({:016x})", other.path, first.volume)));
