@@ -270,6 +270,9 @@ fn an_attempt_that_is_killed_goes_on_and_no_receipt_is_ever_wrong() {
         found.iter().for_each(|receipt| drop(verified(&place, receipt).ok()));
         if status.signal() == Some(libc::SIGKILL) {
             killed += 1;
+            if long() && killed % 50 == 0 {
+                eprintln!("{killed} kills so far");
+            }
             continue;
         }
         assert!(status.success() && !found.is_empty(), "{status}");

@@ -442,7 +442,7 @@ fn a_volume_over_nodes_is_staged_in_rounds_and_until_a_signal() {
 #[test]
 fn a_volume_over_nodes_is_staged_whatever_is_killed() {
     let mut site = Site::new("azsk", 3);
-    site.place.allow(Duration::from_secs(if long() { 3600 } else { 300 }));
+    site.place.allow(Duration::from_secs(if long() { 7200 } else { 300 }));
     let (src, dst) = (site.src.clone(), site.dst.clone());
     fs::create_dir(src.join("d")).expect("a directory");
     for number in 0..40u32 {
@@ -481,6 +481,9 @@ fn a_volume_over_nodes_is_staged_whatever_is_killed() {
         }
         let status = ended(&mut child);
         site.has_no_workers();
+        if long() {
+            eprintln!("{killed:?} kills of commands and workers so far");
+        }
         receipts(&dst).iter().for_each(|receipt| site.verified(receipt));
         if status.signal() == Some(libc::SIGKILL) {
             continue;
