@@ -183,6 +183,7 @@ fn lost_servers_are_told_and_not_waited_for() {
     fs::create_dir(&src).expect("a directory");
     (0..40).for_each(|number| fs::write(src.join(number.to_string()), "contents").expect("a file"));
     place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    place.aze(&["stage", "out", "aze:/in", text(&place.path("out")), "--quiet"]).ok();
     let told: Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
     let pids: Vec<u32> = told["servers"]
         .as_array()
@@ -204,6 +205,7 @@ fn lost_servers_are_told_and_not_waited_for() {
             "{}",
             told.err
         );
+        assert!(!told.err.contains("removed"), "names that a lost server has were not removed: {}", told.err);
         println!("a lost server: refused after {:?}", started.elapsed());
         let started = Instant::now();
         let told = place.aze(&["status"]).code(1);

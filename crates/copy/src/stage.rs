@@ -361,8 +361,11 @@ impl<'a> Stage<'a> {
         for obstacle in &obstacles {
             self.watch.failed(obstacle);
         }
-        let count = obstacles.len();
-        Err(Trouble::new(Exit::Caller, format!("nothing was copied: {count} obstacles, each named above")))
+        let text = match obstacles.len() {
+            1 => "nothing was copied: what is in the way is named above".into(),
+            count => format!("nothing was copied: {count} obstacles, each named above"),
+        };
+        Err(Trouble::new(Exit::Caller, text))
     }
 
     /// How many names of the destination are there already. Those of another kind are in the way.

@@ -1074,6 +1074,27 @@ fn all_that_no_ledger_has_as_it_is_counts_as_dirty() {
     assert!((LOST_MAX..LOST_MAX + 2).contains(&standing.lost.len()) && standing.ended_early, "{standing:?}");
 }
 
+/// A server that is lost has names that nobody has removed: they are lost, and not removed.
+#[test]
+fn what_is_in_a_directory_that_cannot_be_listed_does_not_count_as_removed() {
+    let setting = Setting::new("unlisted");
+    fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+    let from = setting.0.join("from");
+    fs::create_dir_all(from.join("dir-bad/below")).expect("directories");
+    for name in ["dir-bad/one", "dir-bad/below/two", "dir-bad.other"] {
+        fs::write(from.join(name), "x").expect("room");
+    }
+    setting.stage(Fault::None, Fault::None).0.expect("all is staged");
+    fs::remove_file(from.join("dir-bad.other")).expect("it goes");
+    let told = |standing: Standing| {
+        let removed = standing.named.iter().filter(|(_, why)| **why == Why::Removed).map(|(path, _)| path.clone());
+        (standing.lost.len(), standing.removed, removed.collect::<Vec<_>>())
+    };
+    let removed = vec![from.join("dir-bad.other").into_os_string().into_encoded_bytes()];
+    assert_eq!(told(setting.standing(Fault::ListSome(libc::EIO))), (1, 1, removed.clone()));
+    assert_eq!(told(setting.standing(Fault::None)), (0, 1, removed));
+}
+
 #[test]
 fn a_file_that_is_counted_anew_is_compared_and_copied_only_if_it_differs() {
     let setting = Setting::new("compared");

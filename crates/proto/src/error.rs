@@ -89,7 +89,7 @@ codes! {
     32 NoAttribute Caller 61 "no such extended attribute",
     33 OutOfRange Caller 34 "out of range",
     34 Backing Fatal 5 "the backing file system gave an error",
-    35 Changed Fatal 116 "it has changed in the backing file system since the volume looked",
+    35 Changed Fatal 116 "changed in the backing file system: a new volume over it ('aze up --backing') shows it as it is now",
 }
 
 impl Wire for Code {

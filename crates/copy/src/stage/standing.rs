@@ -146,6 +146,8 @@ pub fn look(
     let is_late = || until.is_some_and(|until| Instant::now() >= until);
     let mut standing = Standing::default();
     let (mut waiting, mut seen, mut inodes) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    // Directories of which not all names were told: those that a lost server has are lost, and not removed.
+    let mut unlisted = Vec::new();
     let mut gone = gone(start, &mut standing);
     let mut children = first(start, &mut waiting)?;
     loop {
@@ -183,12 +185,16 @@ pub fn look(
             Ok(true) => continue,
             Err(trouble) => {
                 standing.lost.push(trouble);
+                unlisted.push(dir);
                 continue;
             }
         }
         match start.tree.list(&dir) {
             Ok(names) => {
-                standing.lost.extend(names.trouble);
+                if let Some(trouble) = names.trouble {
+                    standing.lost.push(trouble);
+                    unlisted.push(dir.clone());
+                }
                 for entry in names.entries {
                     let path = join(&dir, &entry.name);
                     if entry.kind == FileKind::Directory {
@@ -199,20 +205,22 @@ pub fn look(
             }
             // Another process has removed it.
             Err(trouble) if trouble.exit == Exit::NotFound => {}
-            Err(trouble) => standing.lost.push(trouble),
+            Err(trouble) => {
+                standing.lost.push(trouble);
+                unlisted.push(dir);
+            }
         }
     }
-    removed(ledgers, &seen, gone, named_max, &mut standing);
+    removed(ledgers, &seen, &unlisted, gone, named_max, &mut standing);
     Ok(standing)
 }
 
 /// The paths of the directory over which the volume lies that went, and may be names of something else now.
 fn gone(start: &Spot, standing: &mut Standing) -> BTreeSet<Vec<u8>> {
     let inside = start.path.strip_suffix(b"/").unwrap_or(&start.path);
-    let is_below =
-        |path: &Vec<u8>| path.strip_prefix(inside).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"));
+    let is_meant = |path: &Vec<u8>| path == inside || is_below(path, inside);
     match start.tree.gone() {
-        Ok(all) => all.into_iter().map(|gone| gone.inside).filter(is_below).collect(),
+        Ok(all) => all.into_iter().map(|gone| gone.inside).filter(is_meant).collect(),
         Err(trouble) => {
             match trouble.exit {
                 Exit::Denied => standing.untold = Some(trouble.during("names that were removed are not looked at")),
@@ -241,10 +249,17 @@ fn first(start: &Spot, waiting: &mut Vec<Vec<u8>>) -> Outcome<Vec<Child>> {
     Ok(vec![(start.path.clone(), meta.kind, None)])
 }
 
-/// Adds objects that were staged out, or came from below, and have no name in the volume any more.
+/// Whether a path is in a directory, at any depth.
+fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir.strip_suffix(b"/").unwrap_or(dir)).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+/// Adds objects that were staged out, or came from below, and have no name in the volume any more. Of what is in the directories
+/// `unlisted` that is not known.
 fn removed(
     ledgers: &[Ledger],
     seen: &BTreeSet<Vec<u8>>,
+    unlisted: &[Vec<u8>],
     mut gone: BTreeSet<Vec<u8>>,
     named_max: usize,
     standing: &mut Standing,
@@ -258,6 +273,7 @@ fn removed(
             }
             match (ledger.released.contains(path), &done.object.what) {
                 (true, What::File { size, .. }) => drop(released.insert(inside, *size)),
+                _ if unlisted.iter().any(|dir| is_below(&inside, dir)) => {}
                 _ => drop(gone.insert(inside)),
             }
         }
