@@ -137,10 +137,14 @@ fn other_nodes_copy_in_rounds_and_into_a_volume_too() {
 /// A command that was stopped for longer than it waits for workers has not read yet what they have said meanwhile.
 #[test]
 fn a_command_that_was_stopped_gives_no_worker_up() {
-    // It was told that workers had not started in time, since the command was stopped meanwhile.
-    let outcome = run(&StagingPlan::inward(10).with_nodes(), false);
-    assert_eq!(outcome.wrong, [""; 0]);
-    assert!(outcome.counts.commands_stopped > 0, "{:?}", outcome.counts);
+    // The first was told that workers had not started in time, since the command was stopped meanwhile. The others notice a command that
+    // does not know that it was stopped when it looks how long workers have been silent.
+    let inward = [10, 28, 65].map(|seed| StagingPlan::inward(seed).with_nodes());
+    for plan in inward.into_iter().chain([26, 48].map(StagingPlan::by_nodes)) {
+        let outcome = run(&plan, false);
+        assert_eq!(outcome.wrong, [""; 0], "{plan:?}");
+        assert!(outcome.counts.commands_stopped > 0, "{plan:?}: {:?}", outcome.counts);
+    }
 }
 
 #[test]
