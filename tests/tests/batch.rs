@@ -85,6 +85,47 @@ fn flux_lists_its_hosts() {
     assert!(asked.starts_with("flux hostlist --expand local\n"), "{asked}");
 }
 
+/// A hostfile of MPI's own, or a batch system that it knows, says where mpiexec starts processes.
+#[test]
+fn mpi_starts_a_process_for_each_slot_which_names_its_node() {
+    let place = Place::new();
+    let script = r#"if [ "$1" = uname ]; then echo 127.0.0.1; echo 127.0.0.1; exit; fi; shift 4; exec "$@""#;
+    let asked = up(&place, "mpi", &[("mpiexec", script)], &[("PBS_JOBID", "77.server")]);
+    assert!(asked.starts_with("mpiexec uname -n\nmpiexec -n 1 -host 127.0.0.1 sh -c "), "{asked}");
+    // Without MPI.
+    let ran: Ran = place.command(&["up", "--from", "mpi"]).env("PATH", "/none").output().expect("aze starts").into();
+    assert!(ran.err.contains("--from mpi: run mpiexec: no such file"), "{}", ran.err);
+}
+
+/// The programs that are installed here, if any, start a server on this machine, pass its input on, and end it when they are killed.
+#[test]
+fn installed_programs_of_mpi_start_servers() {
+    let place = Place::new();
+    let found = ["mpiexec.openmpi", "mpiexec.hydra"].map(|name| PathBuf::from("/usr/bin").join(name));
+    let found: Vec<PathBuf> = found.into_iter().filter(|path| path.exists()).collect();
+    if found.is_empty() {
+        return aze_tests::leave_out(
+            "installed_programs_of_mpi_start_servers",
+            "neither Open MPI nor MPICH is installed",
+        );
+    }
+    for program in found {
+        let bin = programs(&place, &[("mpiexec", &format!("exec {} \"$@\"", program.display()))]);
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+        let aze = |args: &[&str]| -> Ran {
+            let mut command = place.command(args);
+            // Open MPI refuses root else.
+            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").env("PATH", &path);
+            command.output().expect("aze starts").into()
+        };
+        aze(&["up", "--from", "mpi", "--size", "256M", "--name", "v"]).ok();
+        let status: serde_json::Value =
+            serde_json::from_str(&aze(&["status", "--name", "v", "--json"]).ok().out).expect("JSON");
+        assert_eq!(status["servers"].as_array().map(Vec::len), Some(1), "{}: {status}", program.display());
+        aze(&["down", "--name", "v"]).ok();
+    }
+}
+
 #[test]
 fn what_is_no_job_of_that_system_is_told() {
     let place = Place::new();

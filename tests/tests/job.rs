@@ -198,7 +198,7 @@ fn a_check_names_all_that_would_stop_the_job() {
     let mut command = job.command(&["--check"]);
     let told = Ran::from(command.env("RESULTS", "run.sh/results").output().expect("aze starts")).code(5);
     assert!(told.err.contains("run.sh:4: read ") && told.err.contains("run.sh:5: make "), "{}", told.err);
-    assert!(told.err.contains("2 things are wrong"), "{}", told.err);
+    assert!(told.err.contains("2 problems, named above"), "{}", told.err);
     assert!(job.is_over() && !job.place.path("results").exists(), "nothing was started");
 }
 

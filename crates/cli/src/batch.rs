@@ -24,6 +24,10 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(15);
 /// its own (srun(1), --overlap and --mem).
 pub const SRUN: &str = "srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist={host}";
 
+/// The options are those of the MPI standard. Open MPI passes no more input to a program that has closed its output, as a server does, so
+/// a shell keeps that open.
+const MPIEXEC: &str = "mpiexec -n 1 -host {host} sh -c '\"$0\" \"$@\"; exit $?'";
+
 /// A batch system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum System {
@@ -37,6 +41,8 @@ pub enum System {
     Lsf,
     /// Flux: flux-hostlist(1), and ssh(1).
     Flux,
+    /// MPI, in a batch system that it knows or with a hostfile of its own: the nodes on which mpiexec(1) runs processes, and mpiexec.
+    Mpi,
 }
 
 impl System {
@@ -48,6 +54,7 @@ impl System {
             System::Pjm => "pjm",
             System::Lsf => "lsf",
             System::Flux => "flux",
+            System::Mpi => "mpi",
         }
     }
 
@@ -72,6 +79,8 @@ impl System {
                 self.variable("FLUX_URI")?;
                 self.said_by("flux", &["hostlist", "--expand", "local"])?
             }
+            // As many processes as there are slots, so that each node says its name at least once.
+            System::Mpi => self.said_by("mpiexec", &["uname", "-n"])?,
         };
         if names.is_empty() {
             return Err(Trouble::new(Exit::Again, format!("--from {word}: it names no node")));
@@ -85,6 +94,7 @@ impl System {
             System::Slurm if sys::is_installed("srun") => SRUN,
             System::Pjm if sys::is_installed("pjrsh") => "pjrsh {host}",
             System::Lsf if sys::is_installed("blaunch") => "blaunch {host}",
+            System::Mpi => MPIEXEC,
             _ => SSH,
         }
     }
@@ -198,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_words_are_those_of_the_command_line() {
-        assert_eq!(System::value_variants().len(), 5);
+        assert_eq!(System::value_variants().len(), 6);
         for system in System::value_variants() {
             let value = system.to_possible_value().expect("none is hidden");
             assert_eq!(value.get_name(), system.word());

@@ -1,8 +1,9 @@
 //! `aze key`: the key with which a user signs receipts.
 
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Outcome, Trouble};
 use aze_receipt::Key;
 use aze_words::{errln, outln};
+use std::path::{Path, PathBuf};
 
 /// Show the public key with which you sign receipts of staged files; make the key if there is none.
 ///
@@ -13,8 +14,12 @@ use aze_words::{errln, outln};
 #[command(after_help = "\
 Examples:
   aze key
-  aze key --json | jq -r .key")]
+  aze key --json | jq -r .key
+  aze key --file /etc/azekura/key      of a site: 'aze stage --sign-key' signs with it")]
 pub struct Args {
+    /// Another key than yours, such as that of a site; it is made if there is none. It has to be readable by you alone, too.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -22,8 +27,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    let key = of_user()?.public();
-    let place = Key::place()?;
+    let place = match &args.file {
+        None => Key::place()?,
+        Some(file) => std::path::absolute(file).map_err(|error| Trouble::local(file.display(), &error))?,
+    };
+    let key = at(&place)?.public();
     if args.json {
         let told =
             serde_json::json!({ "key": key.to_string(), "key_id": key.id(), "path": place.display().to_string() });
@@ -36,11 +44,23 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     Ok(Exit::Done)
 }
 
-/// The user's key; a new one is told.
-pub fn of_user() -> Outcome<Key> {
-    let (key, is_new) = Key::of_user()?;
+/// The key in this file; a new one is told.
+fn at(place: &Path) -> Outcome<Key> {
+    let (key, is_new) = Key::at(place)?;
     if is_new {
-        errln!("made a key to sign receipts with, {}: {}", key.public().id(), Key::place()?.display());
+        errln!("made a key to sign receipts with, {}: {}", key.public().id(), place.display());
     }
     Ok(key)
+}
+
+/// The key in this file, which has to be there; without a file the user's, and a new one is told.
+pub fn of(file: Option<&Path>) -> Outcome<Key> {
+    match file {
+        None => at(&Key::place()?),
+        Some(file) if file.exists() => at(file),
+        Some(file) => {
+            let text = format!("read key {0}: there is none: 'aze key --file {0}' makes one", file.display());
+            Err(Trouble::new(Exit::NotFound, text))
+        }
+    }
 }

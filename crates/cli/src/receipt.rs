@@ -4,7 +4,7 @@ use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::Place;
 use crate::session::Sessions;
-use crate::sys;
+use crate::{show, sys};
 use aze_copy::stage::verify::{Claims, verify};
 use aze_fuse::signals;
 use aze_receipt::{PublicKey, Signed};
@@ -99,12 +99,13 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     } else if bad > 0 {
         errln!("aze: receipt verify: {bad} of {} lines are not true any more; signed by key {id}", good + bad);
     } else if !args.quiet {
+        let lines = show::count(good, "true line");
         match &args.key {
-            Some(key) => outln!("{good} lines are true; signed by key {key} as given"),
-            None => outln!("{good} lines are true; unaltered since signed by key {}, origin not checked", signed.key),
+            Some(key) => outln!("{lines}; signed by key {key} as given"),
+            None => outln!("{lines}; unaltered since signed by key {}, origin not checked", signed.key),
         }
         if end.missing > 0 {
-            outln!("{} objects of the source could not be staged, and have no line", end.missing);
+            outln!("no line: {} of the source that could not be staged", show::count(end.missing, "object"));
         }
     }
     Ok(if bad > 0 { Exit::Some } else { Exit::Done })

@@ -84,6 +84,9 @@ struct Common {
     /// Where the receipt goes; it must not exist. [out: azekura-receipt-DATE-N.jsonl beside TO; in: none]
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
+    /// Sign the receipt with the key in this file, such as that of a site, which 'aze key --file' has made. [your own]
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
     /// Where the state of an unfinished attempt lies. [out: beside TO; in: in ~/.local/state/azekura]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -374,7 +377,10 @@ fn perform(
         filter.destination = Some(destination.strip_suffix(b"/").unwrap_or(&destination).to_vec());
     }
     let receipt = match receipt {
-        Some(path) => Some((absolute(&path)?, key::of_user()?)),
+        Some(path) => Some((absolute(&path)?, key::of(common.sign_key.as_deref())?)),
+        None if common.sign_key.is_some() => {
+            return Err(Trouble::usage("--sign-key signs a receipt: 'aze stage in' makes one with --receipt FILE"));
+        }
         None => None,
     };
     let order = Order {
@@ -557,9 +563,8 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
     }
     if report.missing > report.open {
         let (missing, proven) = (report.missing - report.open, report.proven);
-        errln!(
-            "aze: stage: {missing} objects could not be staged; {proven} are proven: the same command tries the rest"
-        );
+        let missing = show::count(missing, "object");
+        errln!("aze: stage: {missing} could not be staged; {proven} are proven: the same command tries the rest");
     }
     if report.left > 0 {
         report.left_named.iter().for_each(|path| errln!("aze: stage: {path}: removed in the volume, and still there"));

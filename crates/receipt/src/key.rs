@@ -40,18 +40,10 @@ impl Key {
         Ok(config.ok_or_else(missing)?.join("azekura/key"))
     }
 
-    /// Reads the user's key, or makes it if there is none; `true` if it is new.
+    /// Reads a key, or makes it if there is none; `true` if it is new.
     ///
     /// # Errors
     /// It cannot be read or made, others than its owner may read or write it, or it is no key.
-    pub fn of_user() -> Outcome<(Key, bool)> {
-        Key::at(&Key::place()?)
-    }
-
-    /// As [`Key::of_user`], from another place.
-    ///
-    /// # Errors
-    /// As [`Key::of_user`].
     pub fn at(path: &Path) -> Outcome<(Key, bool)> {
         if let Some(key) = Key::read(path)? {
             return Ok((key, false));

@@ -5,7 +5,7 @@
 use super::lines::{Lines, places};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::Place;
-use crate::{size, sys};
+use crate::{show, size, sys};
 use aze_words::errln;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,8 @@ pub fn check(script: &Path, lines: &Lines) -> Outcome<Exit> {
         tell(number, &Trouble::new(Exit::Caller, text));
     }
     if wrong > 0 {
-        return Err(Trouble::new(Exit::Caller, format!("{}: {wrong} things are wrong, named above", script.display())));
+        let wrong = show::count(wrong, "problem");
+        return Err(Trouble::new(Exit::Caller, format!("{}: {wrong}, named above", script.display())));
     }
     Ok(Exit::Done)
 }

@@ -55,6 +55,7 @@ pub fn run(from: &OsStr, names_only: bool, common: &Common) -> Outcome<Exit> {
 fn refuse_options(common: &Common) -> Outcome<()> {
     let Common {
         receipt,
+        sign_key,
         state,
         list,
         no_recursion,
@@ -70,6 +71,7 @@ fn refuse_options(common: &Common) -> Outcome<()> {
     } = common;
     let given = [
         ("--receipt", receipt.is_some()),
+        ("--sign-key", sign_key.is_some()),
         ("--state", state.is_some()),
         ("--list", list.is_some()),
         ("--no-recursion", *no_recursion),
