@@ -146,7 +146,7 @@ pub fn look(
     let is_late = || until.is_some_and(|until| Instant::now() >= until);
     let mut standing = Standing::default();
     let (mut waiting, mut seen, mut inodes) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    // Directories of which not all names were told: those that a lost server has are lost, and not removed.
+    // A lost server does not tell its names of these directories, which may still be there.
     let mut unlisted = Vec::new();
     let mut gone = gone(start, &mut standing);
     let mut children = first(start, &mut waiting)?;
@@ -254,8 +254,8 @@ fn is_below(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir.strip_suffix(b"/").unwrap_or(dir)).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// Adds objects that were staged out, or came from below, and have no name in the volume any more. Of what is in the directories
-/// `unlisted` that is not known.
+/// Adds objects that were staged out, or came from below, and have no name in the volume any more. Servers did not tell all names of the
+/// directories `unlisted`, so no object below them is added.
 fn removed(
     ledgers: &[Ledger],
     seen: &BTreeSet<Vec<u8>>,
