@@ -117,6 +117,8 @@ pub enum Sabotage {
     ForgetGivenOutcomes,
     /// The giver of a slot goes on serving it.
     KeepGivenSlot,
+    /// A server that takes a slot lets clients read its published index before the names of the slot are there.
+    PublishWhileTaking,
     /// The homes of directories do not hear that the taker of a slot has entries of them.
     ForgetNewHolder,
     /// Opens do not go with a slot.

@@ -3,10 +3,12 @@
 mod support;
 
 use aze_client::Client;
+use aze_io::sim::Link;
 use aze_proto::message::Durability;
-use aze_proto::{Change, Code, FileKind, Identity, Ino};
+use aze_proto::{Change, Code, FileKind, Identity, Ino, NameHash, ServerIndex};
+use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
-use aze_sim::cluster::Layout;
+use aze_sim::cluster::{Layout, server_node};
 use aze_sim::work::shared::new_file;
 use std::sync::Arc;
 use std::time::Duration;
@@ -299,4 +301,76 @@ fn nothing_is_shown_by_a_server_whose_shard_is_contradicted() {
         cluster.server(0).expect("it runs").contradict();
         assert_eq!(size(&client, "/a").await, Err(Code::Lost));
     });
+}
+
+/// Slots move from server 2 to others, and server 1 hears late that it has them: the keeper's word gets lost. A client that knows it looks
+/// names up which are there. Gives how many lookups there were, and how many found nothing.
+fn looked_up_while_slots_move(switches: Switches) -> (usize, usize) {
+    let (tell, told) = std::sync::mpsc::channel();
+    with_layout(Layout { switches, ..layout(3) }, |cluster, client| async move {
+        let mover = other(&cluster).await;
+        let paths: Vec<String> = (0..200).map(|number| format!("/f{number}")).collect();
+        for path in &paths {
+            create(&client, Ino::ROOT, &path[1..]).await.close().await.expect("closed");
+        }
+        for path in paths.iter().chain(&paths) {
+            assert_eq!(size(&client, path).await, Ok(0), "it is there, and every server lets this client look");
+        }
+        let (mut lookups, mut lost) = (0, 0);
+        loop {
+            let before = cluster.server(0).expect("it runs").map();
+            let mover = mover.clone();
+            let moved = cluster.on_client(1, async move {
+                loop {
+                    match mover.leave(&[ServerIndex(2)]).await {
+                        Err(failure) if failure.code == Code::Busy => {}
+                        answer => return answer.map(|(left, _)| left),
+                    }
+                }
+            });
+            while cluster.server(0).expect("it runs").map().epoch == before.epoch {
+                cluster.sim.sleep(Duration::from_micros(1)).await;
+            }
+            let now = cluster.server(0).expect("it runs").map();
+            let to_one = |name: &str| {
+                let slot = now.slots.slot_of(NameHash::of(Ino::ROOT, &support::name(name)).shard(now.shards()));
+                let primary = |map: &aze_proto::ShardMap| map.slots.get(slot).map(|slot| slot.primary);
+                primary(&now) == Some(ServerIndex(1)) && primary(&before) == Some(ServerIndex(2))
+            };
+            let gone: Vec<String> = paths.iter().filter(|path| to_one(&path[1..])).cloned().collect();
+            if !gone.is_empty() {
+                cluster.sim.set_link(&server_node(0), &server_node(1), Link::Down);
+            }
+            let mut looking = Vec::new();
+            for path in gone {
+                let client = client.clone();
+                looking.push(cluster.on_client(0, async move { size(&client, &path).await }));
+                // The first one is told by the giver which server has the slot now.
+                cluster.sim.sleep(Duration::from_millis(5)).await;
+            }
+            cluster.sim.heal();
+            for looked in looking {
+                let found = looked.await.expect("the client lives");
+                assert!(matches!(found, Ok(0) | Err(Code::NotFound)), "{found:?}");
+                (lookups, lost) = (lookups + 1, lost + usize::from(found.is_err()));
+            }
+            if moved.await.expect("the client lives").expect("nothing is in the way") == 0 {
+                break;
+            }
+        }
+        for path in &paths {
+            assert_eq!(size(&client, path).await, Ok(0), "{path} is there afterwards");
+        }
+        tell.send((lookups, lost)).expect("somebody waits");
+    });
+    told.recv().expect("it was told")
+}
+
+#[test]
+fn a_name_is_not_missing_while_its_slot_comes_to_another_server() {
+    let (lookups, lost) = looked_up_while_slots_move(Switches::default());
+    assert!(lookups > 10 && lost == 0, "{lost} of {lookups} lookups found nothing");
+    let (lookups, lost) = looked_up_while_slots_move(Switches::without(Sabotage::PublishWhileTaking));
+    assert!(lost > 0, "none of {lookups} lookups notices it");
+    println!("PublishWhileTaking: {lost} of {lookups} lookups found nothing");
 }

@@ -5,7 +5,7 @@
 
 use crate::membership::give::count_entries;
 use crate::membership::leave::GOING_TIME_MAX;
-use crate::membership::state::moving::{Arriving, Brought, Pending, Refused, Sending};
+use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused, Sending};
 use crate::membership::state::pieces::Piece;
 use crate::persistence::state::persistence::{Persistence, disk_failure};
 use crate::persistence::state::record::Step;
@@ -146,6 +146,7 @@ impl Server {
             let _ending = self.moving.ends();
             let directories = self.moving.begins_anew(moving);
             directories.iter().for_each(|(dir, brought)| self.directories.given(*dir, brought));
+            self.resume_reading();
         }
         if self.persistence.is_none() || !self.store.is_memory_scarce() {
             return Ok(Reply::Done.into());
@@ -235,8 +236,10 @@ impl Server {
                 Err(Ok(refused)) => Err(refused.failure(moving)),
                 Err(Err(failure)) => {
                     // The giver may send it once more.
+                    let _ending = server.moving.ends();
                     let directories = server.moving.put_off(sending);
                     directories.iter().for_each(|(dir, brought)| server.directories.given(*dir, brought));
+                    server.resume_reading();
                     Err(Failure::new(Code::Busy, failure.detail))
                 }
             }
@@ -254,9 +257,21 @@ impl Server {
         let begun = self.moving.begin_to_take((moving, slot, from), directories);
         if begun.map_err(|refused| refused.failure(moving))? {
             directories.iter().for_each(|(dir, brought)| self.directories.brought(*dir, brought));
+            if !self.config.switches.is(Sabotage::PublishWhileTaking) {
+                // A client may hear that the slot is here before this server does: of its names, which it would not find here, nothing
+                // is to be said until then.
+                self.published.pause();
+            }
             self.watch_outcome(moving);
         }
         Ok(())
+    }
+
+    /// Clients read again without a request, if no slot is given or taken any more. Whoever calls this ends a move.
+    fn resume_reading(&self) {
+        if self.moving.phase() == Phase::Rests {
+            self.published.resume(self.map_epoch_now());
+        }
     }
 
     /// What of each directory comes; those whose homes come, too, get this server as a holder.
@@ -318,6 +333,7 @@ impl Server {
         if let Some(pending) = self.moving.give_up(moving) {
             pending.directories.iter().for_each(|(dir, brought)| self.directories.given(*dir, brought));
         }
+        self.resume_reading();
     }
 
     /// The giver asks, since the keeper has ended: a slot that was not taken into use never will be.
@@ -334,7 +350,7 @@ impl Server {
         let is_mine = |slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot());
         let _taking = self.persistence.as_ref().map(|persistence| persistence.taking.lock());
         let Some(pending) = self.moving.take_up(is_mine) else { return };
-        let Pending { from, parts, leased, .. } = pending;
+        let Pending { from, parts, leased, directories, .. } = pending;
         if leased {
             self.leases.inherit(self.io.mono_ns());
         }
@@ -348,6 +364,9 @@ impl Server {
             self.moving.forget_given(shard);
             self.shards.put(made(part, map), &log, &self.published, &self.leases);
         }
+        // Who has just seen that a name is not here looks at its directory last.
+        directories.keys().for_each(|dir| self.directories.unpublish(*dir));
+        self.published.resume(map.epoch);
         self.moving.rest();
         for session in sessions {
             if self.has_locks(session) {

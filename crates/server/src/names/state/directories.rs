@@ -372,6 +372,13 @@ impl Directories {
         }
     }
 
+    /// Clients that look names up in a directory by themselves have to be let in again.
+    pub(crate) fn unpublish(&self, dir: Ino) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
+            self.published.clear_directory(dir, &mut directory.published_state);
+        }
+    }
+
     /// When entries of a directory here last came or went.
     pub(crate) fn changed(&self, dir: Ino) -> Time {
         self.fragment(dir).2
