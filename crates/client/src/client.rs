@@ -112,7 +112,7 @@ impl Core {
         let (deadline, durability) = (config.deadline, config.durability);
         let names_since = AtomicU32::new(map.epoch.starts());
         let contents = Arc::new(Contents::new(map.shards()));
-        let routes = RwLock::new(Arc::new(Routes::new(map)));
+        let routes = RwLock::new(Arc::new(Routes::new(&io, map)));
         let subscribed = Subscribed::default();
         let inodes = Inodes::new(contents.clone(), subscribed.clone());
         let (dirs, closes) = (DirCache::default(), Closes::default());

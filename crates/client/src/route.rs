@@ -6,6 +6,7 @@
 use crate::client::{Core, unexpected};
 #[cfg(debug_assertions)]
 use crate::planted::Planted;
+use aze_io::Io;
 use aze_io::defects::vital;
 use aze_proto::rules::Generations;
 use aze_proto::{
@@ -45,10 +46,10 @@ pub(crate) struct Server {
 }
 
 impl Routes {
-    pub(crate) fn new(map: ShardMap) -> Routes {
+    pub(crate) fn new(io: &Io, map: ShardMap) -> Routes {
         let targets = map.indexes().filter_map(|index| Target::of(&map, index));
         let servers = targets.map(|target| Server { target, talked: AtomicBool::new(false) }).collect();
-        Routes { map: Arc::new(map), servers }
+        Routes { map: io.only_once(Arc::new(map)), servers }
     }
 
     /// All servers that have not left.
@@ -451,7 +452,7 @@ impl Core {
         if map.epoch <= routes.map.epoch {
             return;
         }
-        let next = Routes::new(map);
+        let next = Routes::new(&self.io, map);
         let mut moved = Vec::new();
         for (index, (old, new)) in next.map.indexes().zip(routes.servers.iter().zip(&next.servers)) {
             new.talked.store(old.talked.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod logical;
 pub mod mapped;
 mod memory_file;
+pub mod once;
 pub mod published;
 pub mod real;
 mod shared_payload;
@@ -28,6 +29,7 @@ pub use transport::Transport;
 use claims::Claims;
 use disk::{Dir, DiskResult};
 use published::SharedWords;
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -338,6 +340,10 @@ pub trait World: Send + Sync {
     fn share_slab(&self, slab: &Arc<slab::Slab>) {
         let _ = slab;
     }
+    /// The values of [`Io::only_once`]; `None`: each process has its own.
+    fn once(&self) -> Option<&once::Once> {
+        None
+    }
     /// Opens a directory of this node for persistent storage; it is made if it is not there.
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>>;
 }
@@ -413,6 +419,15 @@ impl Io {
     /// See [`World::connect`].
     pub async fn connect(&self, addr: &Addr, handler: Arc<dyn Handler>) -> Result<Arc<dyn Connection>, NetError> {
         self.0.connect(addr, handler).await
+    }
+
+    /// A value that cannot change and that many processes have alike. Those of a simulated world, which are one process, have it once;
+    /// elsewhere it is given back.
+    pub fn only_once<T: Any + PartialEq + Send + Sync>(&self, value: Arc<T>) -> Arc<T> {
+        match self.0.once() {
+            Some(once) => once.get(value),
+            None => value,
+        }
     }
 
     /// See [`World::share`].

@@ -37,7 +37,7 @@ pub use node::Node;
 pub use receive_buffer::SlowPayloads;
 pub use rng::SimRng;
 pub(crate) use shared_payload::SimPayload;
-use state::{Core, Debris};
+use state::Core;
 pub use threads::Process;
 use timing::Timed;
 pub use timing::{Network, Timing, Work};
@@ -356,7 +356,7 @@ impl Core {
     /// Ends all nodes; see [`Sim::shutdown`].
     fn shutdown(&self) {
         let debris = self.state.lock().kill_all();
-        debris.into_iter().for_each(Debris::clear);
+        debris.clear();
     }
 }
 

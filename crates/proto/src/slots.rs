@@ -8,6 +8,7 @@ use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN, SLOTS_PER_SERVER};
 use crate::wire::{Input, Malformed, Wire};
 use crate::{wire_enum, wire_struct};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 wire_struct! {
     /// The servers of one slot.
@@ -87,16 +88,19 @@ fn ring(slots: u32, servers: &[ServerIndex]) -> Vec<ServerIndex> {
         around.get(at).or(around.first()).map_or(ServerIndex(0), |(_, server)| *server)
     };
     let mut assigned: Vec<ServerIndex> = (0..slots).map(next).collect();
+    let mut counts: BTreeMap<ServerIndex, usize> = servers.iter().map(|server| (*server, 0)).collect();
+    assigned.iter().for_each(|server| *counts.entry(*server).or_default() += 1);
     for server in servers {
-        let count = |server: &ServerIndex| assigned.iter().filter(|other| *other == server).count();
-        if count(server) > 0 {
+        if counts[server] > 0 {
             continue;
         }
-        let most = servers.iter().max_by_key(|other| (count(other), Reverse(**other))).filter(|other| count(other) > 1);
-        if let Some(most) = most
+        let most = servers.iter().max_by_key(|other| (counts[*other], Reverse(**other)));
+        if let Some(most) = most.filter(|other| counts[*other] > 1)
             && let Some(slot) = assigned.iter().rposition(|other| other == most)
         {
             assigned[slot] = *server;
+            *counts.entry(*most).or_default() -= 1;
+            counts.insert(*server, 1);
         }
     }
     assigned
@@ -129,12 +133,12 @@ impl SlotTable {
         SlotTable::placed(Placement::Modular, shards, servers)
     }
 
-    /// The first assignment by either way.
+    /// Whether a volume can have so many shards and servers.
     ///
     /// # Errors
     /// When `shards` is no power of two up to [`SHARDS_MAX`], or there are fewer than
     /// [`SHARDS_PER_SERVER_MIN`] for each server.
-    pub fn placed(placement: Placement, shards: u32, servers: u16) -> Result<SlotTable, String> {
+    pub fn check(shards: u32, servers: u16) -> Result<(), String> {
         if !shards.is_power_of_two() || shards > SHARDS_MAX {
             return Err(format!("the number of shards must be a power of two up to {SHARDS_MAX}, not {shards}"));
         }
@@ -143,6 +147,15 @@ impl SlotTable {
                 "{servers} servers on {shards} shards: at least 1 server and {SHARDS_PER_SERVER_MIN} shards for each server are needed"
             ));
         }
+        Ok(())
+    }
+
+    /// The first assignment by either way.
+    ///
+    /// # Errors
+    /// As [`SlotTable::check`].
+    pub fn placed(placement: Placement, shards: u32, servers: u16) -> Result<SlotTable, String> {
+        SlotTable::check(shards, servers)?;
         let count = slots_of(servers);
         let primaries = match placement {
             Placement::Modular => (0..count).map(|slot| ServerIndex((slot % u32::from(servers)) as u16)).collect(),

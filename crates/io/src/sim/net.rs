@@ -8,6 +8,7 @@
 mod conn;
 mod connect;
 mod frames;
+mod posted;
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,6 +22,7 @@ use crate::published::SharedWords;
 use crate::{Addr, Connection, Frame, FrameLimits, Handler, NetError, TimerId};
 
 pub(super) use connect::{connect, listen};
+pub(super) use posted::{LongHeads, Posted};
 
 /// A place to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +129,7 @@ impl Core {
             Event::Came(flying) => self.state.lock().has_come(flying),
             Event::Frame { to, from_node, to_node, frame } => {
                 self.state.lock().work_on_next(to);
-                self.frame_arrives(to, from_node, to_node, frame);
+                self.frame_arrives(to, from_node, to_node, frame.whole());
             }
             Event::Rest { to, serial } => self.rest_arrives(to, serial),
             Event::Fin { to, from_node, to_node, why } => {

@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::state::{Core, Event, Life};
 use super::{disk, net};
 use crate::disk::{Dir, DiskResult};
+use crate::once::Once;
 use crate::published::SharedWords;
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Listener, NetError, Task, TimerId, World};
 
@@ -75,6 +76,10 @@ impl World for Node {
 
     fn share(&self, words: usize) -> Option<SharedWords> {
         Some(SharedWords::own(words))
+    }
+
+    fn once(&self) -> Option<&Once> {
+        Some(&self.core.once)
     }
 
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {

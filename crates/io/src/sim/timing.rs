@@ -172,6 +172,7 @@ impl State {
                 done_ns = timed.machine(machine).works(self.now_ns, work_ns);
             }
         }
+        let frame = self.long_heads.post(frame);
         self.schedule(done_ns, Event::Frame { to, from_node, to_node, frame });
     }
 

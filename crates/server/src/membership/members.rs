@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::membership::peers::without_map;
 use crate::membership::state::activity::Activity;
 use crate::membership::state::group::Grouped;
-use crate::membership::state::keeper::Keeper;
+use crate::membership::state::keeper::{Joined, Keeper};
 use crate::membership::state::moving::Moving;
 use crate::membership::state::progress::{Stage, Tell};
 use crate::membership::state::sessions::Sessions;
@@ -80,8 +80,7 @@ pub async fn start_when(
     tell: Tell,
     may_join: impl Future<Output = ()>,
 ) -> Result<Arc<Server>, Failure> {
-    SlotTable::placed(config.placement, config.shards, config.servers)
-        .map_err(|why| Failure::new(Code::Invalid, why))?;
+    SlotTable::check(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
     if config.storage.is_some() && config.placement != Placement::Modular {
         let why = "a volume in directories is placed modular, and not on a ring";
         return Err(Failure::new(Code::Unsupported, why));
@@ -226,16 +225,16 @@ fn new_server(
 }
 
 /// The places of the servers that start together: of a volume in directories that has grown or shrunk, of those that have slots.
-fn places_of(config: &Config, persistence: Option<&Persistence>) -> Vec<Option<ServerInfo>> {
+fn places_of(config: &Config, persistence: Option<&Persistence>) -> Joined {
     let known = |persistence: &Persistence| {
         placement(persistence.promises.agreed(), persistence.placement.as_ref(), config.servers)
     };
     let Some(placement) = persistence.and_then(known) else {
-        return vec![None; usize::from(config.servers)];
+        return Joined::empty(usize::from(config.servers));
     };
     let members = placement.members();
     let place = |server| (!members.contains(&ServerIndex(server))).then(ServerInfo::of_none);
-    (0..placement.servers).map(place).collect()
+    Joined::of((0..placement.servers).map(place).collect())
 }
 
 /// What this server is to those that it asks.
@@ -436,6 +435,7 @@ impl Server {
         if map.epoch <= current.epoch {
             return;
         }
+        let map = self.io.only_once(map);
         let switches = self.config.switches;
         self.shards.make(&map, self.slot(), &self.store, &self.published, &self.leases, switches);
         self.published.set_map_epoch(map.epoch);

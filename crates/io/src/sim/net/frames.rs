@@ -174,6 +174,7 @@ impl State {
         let (from_node, to_node) = (end.node, end.peer_node);
         if let Some(flying) = self.fly(Flying { to: from ^ 1, from_node, to_node, frame }) {
             let Flying { to, from_node, to_node, frame } = flying;
+            let frame = self.long_heads.post(frame);
             self.schedule(arrival_ns, Event::Frame { to, from_node, to_node, frame });
         }
     }

@@ -82,6 +82,8 @@ struct Refused {
 /// The servers that have joined, by their places.
 #[derive(Default)]
 pub(crate) struct Joined {
+    places: usize,
+    /// None before the first has joined: only the keeper's are ever taken.
     slots: Vec<Option<ServerInfo>>,
     waiting: Vec<oneshot::Sender<()>>,
 }
@@ -129,10 +131,10 @@ struct Token {
 }
 
 impl Keeper {
-    /// For a volume with these places. In the place of a server that has left stands one that is marked so.
-    pub(crate) fn new(slots: Vec<Option<ServerInfo>>, epoch: NamespaceEpoch) -> Keeper {
+    /// For a volume with these places.
+    pub(crate) fn new(places: Joined, epoch: NamespaceEpoch) -> Keeper {
         Keeper {
-            joined: Mutex::new(Joined { slots, waiting: Vec::new() }),
+            joined: Mutex::new(places),
             beginning: AsyncMutex::default(),
             token: Mutex::new(Token::default()),
             raising: AsyncMutex::new(epoch),
@@ -334,9 +336,19 @@ impl Keeper {
 }
 
 impl Joined {
+    /// Of a volume with so many places.
+    pub(crate) fn empty(places: usize) -> Joined {
+        Joined { places, ..Joined::default() }
+    }
+
+    /// Of a volume with these places. In the place of a server that has left stands one that is marked so.
+    pub(crate) fn of(slots: Vec<Option<ServerInfo>>) -> Joined {
+        Joined { places: slots.len(), slots, waiting: Vec::new() }
+    }
+
     /// How many places the volume has.
     pub(crate) fn places(&self) -> usize {
-        self.slots.len()
+        self.places
     }
 
     /// Whether the place of a server stays empty.
@@ -346,12 +358,13 @@ impl Joined {
 
     /// A server takes its place; gives the one that had it before, and `None` if there is no such place.
     pub(crate) fn put(&mut self, slot: ServerIndex, info: &ServerInfo) -> Option<Option<ServerInfo>> {
+        self.slots.resize(self.places, None);
         self.slots.get_mut(usize::from(slot.0)).map(|place| place.replace(info.clone()))
     }
 
     /// All servers, once they are there.
     pub(crate) fn all(&self) -> Option<Vec<ServerInfo>> {
-        self.slots.iter().cloned().collect()
+        (0..self.places).map(|place| self.slots.get(place).cloned().flatten()).collect()
     }
 
     /// Resolves when all servers are there.
@@ -396,7 +409,7 @@ mod tests {
     }
 
     fn keeper() -> Keeper {
-        Keeper::new(vec![None; 2], NamespaceEpoch(0))
+        Keeper::new(Joined::empty(2), NamespaceEpoch(0))
     }
 
     #[test]
