@@ -32,7 +32,7 @@ Examples:
   aze bench p4 --figure 3,8 --servers 1,4            searches and opens, on one and on four servers
   aze bench p4 --figure 1,2 --servers 4,8            modular placement beside consistent hashing
   aze bench p4 --name v1                             the volume that runs
-  aze bench p4 --simulate --figure 1,2,5,6,8         16 to 1,024 nodes: real code, modelled network, measured times
+  aze bench p4 --simulate --figure 1,2,3,5,6,8       16 to 1,024 nodes: real code, modelled network, measured times
   aze bench p4 --simulate --nodes 16 --times result/result.json";
 
 /// Servers of a volume that is started here: as many as the paper's.

@@ -15,7 +15,7 @@ const JOB: Job = Job { procs: 4, files: 4, bytes: 1 << 20, transfer: 1 << 20, al
 fn times(ns: u64, mib_ns: u64) -> Times {
     let cost = Cost { ns, mib_ns };
     let requests = ["Write", "Read"].map(|name| (name.to_owned(), cost)).into();
-    Times { requests, other_ns: ns, answer_ns: 100, sent_mib_ns: 0, received_mib_ns: 0 }
+    Times { requests, other_ns: ns, answer_ns: 100, ..Times::default() }
 }
 
 fn plan(servers: u16, times: Times) -> Plan {
@@ -119,6 +119,24 @@ fn more_servers_do_more_and_a_ring_is_more_uneven() {
     assert!(sixteen > 4.0 * two, "{two} and {sixteen}");
     let ring = rate(16, Placement::Ring);
     assert!(ring < sixteen, "{ring} on a ring, {sixteen}");
+}
+
+#[test]
+fn a_search_takes_the_time_of_its_names_on_as_many_servers_as_there_are() {
+    let of = |servers, found_ns, received_found_ns| {
+        let times = Times { found_ns, received_found_ns, ..times(100, 0) };
+        let plan = Plan { clients: 2, job: Job { files: 400, ..JOB }, ..plan(servers, times) };
+        let measured = measured(&plan, &[Phase::EasyCreate, Phase::Search, Phase::EasyRemove]);
+        assert_eq!(measured[1].amount, 2 * 4 * (400 + 1) + 2, "every file is found");
+        measured[1]
+    };
+    let (one, two) = (of(2, 100_000, 0), of(2, 200_000, 0));
+    assert_ratio("twice the time of a name at servers", two.seconds, one.seconds, 2.0);
+    assert!(one.seconds > 3210.0 * 100e-6 / 4.0, "two processors of each of two servers: {one:?}");
+    let four = of(4, 100_000, 0);
+    assert!(four.rate() > 1.6 * one.rate(), "{one:?} and {four:?}");
+    let (one, two) = (of(2, 0, 100_000), of(2, 0, 200_000));
+    assert_ratio("twice the time of a name at the asker", two.seconds, one.seconds, 2.0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Figures 1, 2, 5, 6 and 8 with more nodes than are at hand: the real servers and clients run in a simulation, over a modelled
+//! Figures 1, 2, 3, 5, 6 and 8 with more nodes than are at hand: the real servers and clients run in a simulation, over a modelled
 //! network, with times that were measured on real servers of this machine in the same run. None of its figures is
 //! a measured one, and it says so wherever it gives them.
 
@@ -24,8 +24,9 @@ use std::sync::Arc;
 /// What stands beside every figure.
 const WHAT: &str = "simulated: real code, modelled network, measured server times";
 
-/// Names that each process makes, looks at and removes.
+/// Names that each process makes, looks at and removes: half as many for each on many nodes, of which each is connected with others by each name.
 const FILES: u64 = 8;
+const MANY_NODES: u16 = 256;
 /// Bytes that each process writes and reads, in transfers of one chunk: what 1,024 nodes write fits in the memory of one.
 const BYTES: u64 = 128 << 10;
 const TRANSFER: u64 = 64 << 10;
@@ -95,9 +96,14 @@ impl Model {
             network: self.network(),
             placement,
             times: times.clone(),
-            job: Job { procs, files: FILES, bytes: BYTES, transfer: TRANSFER, alone: ALONE },
+            job: Job { procs, files: files(nodes), bytes: BYTES, transfer: TRANSFER, alone: ALONE },
         }
     }
+}
+
+/// Names of each process on so many nodes.
+fn files(nodes: u16) -> u64 {
+    if nodes > MANY_NODES { FILES / 2 } else { FILES }
 }
 
 /// One phase on so many nodes.
@@ -107,17 +113,17 @@ struct Row {
     measured: Measured,
 }
 
-/// The phases of a figure; `None`: it cannot be simulated.
-fn phases(figure: u8) -> Option<Vec<Phase>> {
+/// The phases of a figure.
+fn phases(figure: u8) -> Vec<Phase> {
     let transfers =
         |all: bool| TRANSFERS.iter().flat_map(move |size| [Phase::Write(*size, all), Phase::Read(*size, all)]);
     match figure {
-        1 => Some(Phase::DATA.into()),
-        2 => Some(Phase::NAMES.into()),
-        5 => Some(transfers(false).collect()),
-        6 => Some(transfers(true).collect()),
-        8 => Some(vec![Phase::OpenOne, Phase::OpenOwn]),
-        _ => None,
+        1 => Phase::DATA.into(),
+        2 => Phase::NAMES.into(),
+        3 => vec![Phase::EasyCreate, Phase::Search, Phase::EasyRemove],
+        5 => transfers(false).collect(),
+        6 => transfers(true).collect(),
+        _ => vec![Phase::OpenOne, Phase::OpenOwn],
     }
 }
 
@@ -129,12 +135,6 @@ fn simulate(plan: &Plan, phases: &[Phase]) -> Outcome<Vec<Measured>> {
 
 /// Measures times, compares the model with servers of this machine, and simulates.
 pub(super) fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
-    if let Some(figure) = args.figure.iter().find(|figure| phases(**figure).is_none()) {
-        return Err(Trouble::usage(format!(
-            "bench p4: figure {figure} is not simulated: what a server needs for a page of a search depends on the names in it, \
-             which the model does not know: leave --simulate out, or this figure"
-        )));
-    }
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let circumstances = record::circumstances(program);
     let (times, checks) = match &args.model.times {
@@ -157,7 +157,9 @@ pub(super) fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
                 if matches!(figure, 5 | 6) {
                     (plan.clients, plan.job.procs) = (1, 1);
                 }
-                let measured = simulate(&plan, &phases(*figure).unwrap_or_default())?;
+                let mut measured = simulate(&plan, &phases(*figure))?;
+                // What is searched is made and removed, which is part of figure 2.
+                measured.retain(|measured| *figure != 3 || measured.phase == Phase::Search);
                 rows.extend(measured.into_iter().map(|measured| Row { nodes: *nodes, placement, measured }));
             }
         }
@@ -189,6 +191,7 @@ fn simulated_json(args: &Args, times: &Times, checks: Option<&[check::Check]>, r
             "placement": row.placement.word(),
             "phase": phase.name(),
             "unit": if phase.moves_data() { "bytes" } else { "operations" },
+            "files_of_a_process": files(row.nodes),
             "amount": row.measured.amount,
             "seconds": row.measured.seconds,
             "rate": row.measured.rate(),
@@ -203,7 +206,6 @@ fn simulated_json(args: &Args, times: &Times, checks: Option<&[check::Check]>, r
         "message_bytes": model.message,
         "cores": model.cores,
         "processes_of_a_node": model.node_procs,
-        "files_of_a_process": FILES,
         "bytes_of_a_process": BYTES,
         "transfer_bytes": TRANSFER,
         "times": results::times_json(times),

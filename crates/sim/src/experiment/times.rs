@@ -1,10 +1,10 @@
 //! What processors need for requests, as it was measured on servers that run.
 
 use aze_io::sim::Work;
-use aze_proto::Request;
 use aze_proto::frame::{self, Kind};
 use aze_proto::message::Envelope;
 use aze_proto::wire::{Input, Wire};
+use aze_proto::{Reply, Request};
 use std::collections::BTreeMap;
 
 /// Time of a processor for one request.
@@ -39,6 +39,18 @@ pub struct Times {
     pub sent_mib_ns: u64,
     /// And for each MiB that it gets.
     pub received_mib_ns: u64,
+    /// What a server needs for each name in the answer of a search.
+    pub found_ns: u64,
+    /// What the asker needs for each of these.
+    pub received_found_ns: u64,
+}
+
+/// Names in the answer of a search; 0 for other answers.
+fn names(body: &[u8]) -> u64 {
+    match Reply::take(&mut Input::new(body)) {
+        Ok(Reply::Scanned { found, subdirs, elsewhere, .. }) => (found.len() + subdirs.len() + elsewhere.len()) as u64,
+        _ => 0,
+    }
 }
 
 impl Times {
@@ -60,6 +72,8 @@ impl Work for Times {
     fn to_send(&self, node: &str, head: &[u8], payload_bytes: usize) -> u64 {
         match frame::look(head) {
             Some((Kind::Request, _)) if !is_driver(node) => of_bytes(self.sent_mib_ns, payload_bytes as u64),
+            // How many they are, a server knows when it has looked.
+            Some((Kind::Reply, body)) if self.found_ns > 0 => self.found_ns * names(body),
             _ => 0,
         }
     }
@@ -68,8 +82,9 @@ impl Work for Times {
         match frame::look(head) {
             _ if is_driver(node) => 0,
             Some((Kind::Request, body)) => self.request(body, payload_bytes),
-            Some((Kind::Reply | Kind::Failure, _)) => {
-                self.answer_ns + of_bytes(self.received_mib_ns, payload_bytes as u64)
+            Some((Kind::Reply | Kind::Failure, body)) => {
+                let found_ns = if self.received_found_ns > 0 { self.received_found_ns * names(body) } else { 0 };
+                self.answer_ns + of_bytes(self.received_mib_ns, payload_bytes as u64) + found_ns
             }
             Some((Kind::Handshake, _)) | None => 0,
         }

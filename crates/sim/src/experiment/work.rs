@@ -3,6 +3,7 @@
 use crate::work::ROOT;
 use aze_client::{Access, Client, File, NewFile};
 use aze_io::sync::Mutex;
+use aze_proto::predicate::Predicate;
 use aze_proto::{Code, Failure, FileKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub enum Phase {
     EasyStat,
     /// Opens and closes those of another process.
     EasyOpen,
+    /// Process 0 alone searches for all files; all servers look at once.
+    Search,
     /// Removes its own.
     EasyRemove,
     /// Makes small files in the directory of all.
@@ -68,6 +71,7 @@ impl Phase {
             Phase::EasyCreate => "easy-create".into(),
             Phase::EasyStat => "easy-stat".into(),
             Phase::EasyOpen => "easy-open".into(),
+            Phase::Search => "search".into(),
             Phase::EasyRemove => "easy-remove".into(),
             Phase::HardCreate => "hard-create".into(),
             Phase::HardStat => "hard-stat".into(),
@@ -187,7 +191,8 @@ impl Process {
             Phase::OpenOwn => this.opened(&format!("/p4/data/{}", this.rank), READ).await?.close().await.map(|()| 1),
             Phase::Write(bytes, all) if this.rank == 0 => this.alone(bytes, all, true).await,
             Phase::Read(bytes, all) if this.rank == 0 => this.alone(bytes, all, false).await,
-            Phase::Write(..) | Phase::Read(..) => Ok(0),
+            Phase::Search if this.rank == 0 => this.search().await,
+            Phase::Write(..) | Phase::Read(..) | Phase::Search => Ok(0),
             _ => {
                 for index in 0..this.job.files {
                     this.name(phase, index).await?;
@@ -213,6 +218,20 @@ impl Process {
             Phase::EasyStat | Phase::HardStat => self.client.resolve(&ROOT, path.as_bytes(), true).await.map(drop),
             Phase::EasyOpen => self.opened(&path, READ).await?.close().await,
             _ => self.client.unlink_path(&ROOT, path.as_bytes()).await,
+        }
+    }
+
+    /// Finds all files, while each process has its own; gives how many they are.
+    async fn search(&self) -> Result<u64, Failure> {
+        let root = self.client.resolve(&ROOT, b"/p4", true).await?.ino;
+        let files = Predicate { kind: Some(FileKind::File), ..Predicate::default() };
+        let mut found = 0;
+        self.client.find(&ROOT, root, &files, &mut |_| found += 1).await?;
+        // Those of names and of data, and two of all.
+        let there = self.all as u64 * (self.job.files + 1) + 2;
+        match found == there {
+            true => Ok(found),
+            false => Err(Failure::new(Code::Internal, format!("{found} files are found, and {there} are there"))),
         }
     }
 

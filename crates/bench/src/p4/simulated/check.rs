@@ -55,7 +55,7 @@ impl Check {
 }
 
 pub(super) fn check(args: &Args, program: &'static dyn Program, found: &Found) -> Outcome<Vec<Check>> {
-    let phases = [&Phase::NAMES[..], &Phase::DATA].concat();
+    let phases = [&[Phase::EasyCreate, Phase::Search], &Phase::NAMES[1..], &Phase::DATA].concat();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Nothing uses the ports of one machine.
     let latency_ns = found.local_latency_ns;

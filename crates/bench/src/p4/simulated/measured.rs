@@ -190,8 +190,21 @@ pub(super) fn times(args: &Args, program: &'static dyn Program) -> Outcome<Found
             cost.mib_ns = per_mib(less, more);
         }
     }
+    let searched = Running::new(program, 1, CLIENTS, job(PROCS, SMALL, SMALL))?;
+    let turns = searched.turns(&[Phase::EasyCreate, Phase::Search, Phase::EasyRemove], args.repeat)?;
+    searched.end();
     let costs: Vec<u64> = times.requests.values().map(|cost| cost.ns).collect();
     times.other_ns = median(&costs, |ns| *ns as f64);
+    // The rest of a search, divided by what it has found.
+    let found = |of: &dyn Fn(&Turn) -> Duration, ns: u64| {
+        let each = |turn: &Turn| {
+            let asked: u64 = turn.requests.iter().filter(|(name, _)| *name != "Status").map(|(_, count)| count).sum();
+            of(turn).saturating_sub(Duration::from_nanos(asked * ns)).as_nanos() as f64 / turn.measured.amount as f64
+        };
+        (median(&turns[1].iter().map(each).collect::<Vec<f64>>(), |ns| *ns) as u64).max(1)
+    };
+    (times.found_ns, times.received_found_ns) =
+        (found(&|turn| turn.servers, times.other_ns), found(&|turn| turn.clients, times.answer_ns));
     // The time of an open includes its close.
     times.requests.insert("Close".into(), Cost::default());
     let alone = Running::new(program, 1, 1, job(1, SMALL, SMALL))?;

@@ -6,7 +6,7 @@ use super::{Row, WHAT};
 use crate::plot::{self, Curve, short};
 use aze_proto::slots::Placement;
 use aze_sim::experiment::work::Phase;
-use aze_sim::experiment::{Cost, Times};
+use aze_sim::experiment::{Cost, Measured, Times};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -15,7 +15,8 @@ use std::path::Path;
 /// What the paper found, beside which our figures are put.
 pub(super) const PAPER: &str = "\
 the paper (CHFS, 16, 24 and 32 nodes of 16 processes; measured): figure 1, modular has 1.6 to 1.7 times the bandwidth of consistent
-hashing, 2.4 to 2.5 times in ior-hard; figure 2, 1.4 to 1.5 times the rate of metadata; figures 5 and 6, with one request at a time
+hashing, 2.4 to 2.5 times in ior-hard; figure 2, 1.4 to 1.5 times the rate of metadata; figure 3, a search by one process for each
+server is close to linear from 16 to 48 nodes (ours is one process that asks all servers); figures 5 and 6, with one request at a time
 the bandwidth of a process depends on the size of a chunk only, with all of a transfer at once it grows with the transfer; figure 8, all
 of 48 x 16 processes open one file in 1.36 s, up to 10.87 s on 24 nodes, and in 0.06 to 0.08 s by contact servers";
 
@@ -46,6 +47,8 @@ pub(super) fn times_json(times: &Times) -> Value {
         "answer_ns": times.answer_ns,
         "sent_mib_ns": times.sent_mib_ns,
         "received_mib_ns": times.received_mib_ns,
+        "found_ns": times.found_ns,
+        "received_found_ns": times.received_found_ns,
     })
 }
 
@@ -72,6 +75,8 @@ pub(super) fn times_of(file: &Path) -> Outcome<Times> {
         answer_ns: number(times, "answer_ns")?,
         sent_mib_ns: number(times, "sent_mib_ns")?,
         received_mib_ns: number(times, "received_mib_ns")?,
+        found_ns: number(times, "found_ns")?,
+        received_found_ns: number(times, "received_found_ns")?,
     })
 }
 
@@ -157,6 +162,26 @@ pub(super) fn tables(args: &Args, rows: &[Row], checks: Option<&[Check]>) -> Str
         }
         put(String::new());
     }
+    if rows.iter().any(|row| Phase::NAMES.contains(&row.measured.phase) || row.measured.phase == Phase::Search) {
+        put(format!(
+            "(each process has {} files, and {} on more than {} nodes)\n",
+            super::FILES,
+            super::files(u16::MAX),
+            super::MANY_NODES
+        ));
+    }
+    let searches = rows.iter().filter(|row| row.measured.phase == Phase::Search);
+    let searches: Vec<String> = searches
+        .map(|row| {
+            let Measured { amount, seconds, .. } = row.measured;
+            format!("{:>8}{amount:>12}{:>12.3}{:>12.0}", row.nodes, seconds * 1e3, row.measured.rate())
+        })
+        .collect();
+    if !searches.is_empty() {
+        put("Simulated search of all files by one process, which all servers answer at once".into());
+        put(format!("{:>8}{:>12}{:>12}{:>12}", "nodes", "files", "ms", "files/s"));
+        put(searches.join("\n") + "\n");
+    }
     for (all, is_write) in [(false, true), (false, false), (true, true), (true, false)] {
         let of = |nodes: u16| {
             let rates = transfers(all, is_write).map(|(_, phase)| rate(rows, nodes, Placement::Modular, &[phase]));
@@ -224,6 +249,8 @@ pub(super) fn pictures(rows: &[Row]) -> Vec<(String, String)> {
         let all = ratios.into_iter().chain(PAPER_RATIOS.iter().map(|(name, points)| paper(name, points)));
         draw("placement", "Modular placement, divided by a ring", "ratio", all.collect());
     }
+    let search = by_nodes("search", &|nodes| rate(rows, nodes, Placement::Modular, &[Phase::Search]));
+    draw("search", "A search of all files", "files/s", vec![search]);
     let opens = |name: &str, phase| by_nodes(name, &|nodes| seconds(rows, nodes, phase).map(|seconds| seconds * 1e3));
     let (one, own) = (opens("ours, one file", Phase::OpenOne), opens("ours, own files", Phase::OpenOwn));
     if !one.points.is_empty() {
