@@ -100,6 +100,8 @@ pub enum Sabotage {
     HearOldKeepers,
     /// A server comes back alone as if its process had never ended.
     KeepOldLife,
+    /// A server that starts again takes a map into use that has the life before in its place.
+    TakeMapOfEarlierLife,
     /// Two servers that come back at the same time wait for each other to confirm that.
     AwaitComing,
     /// No bug: the word that a move is over is heard just when its map is in use, before the slot is given or taken by it, as by another

@@ -4,12 +4,14 @@
 mod support;
 
 use aze_client::{Client, NewFile};
+use aze_io::sim::Link;
 use aze_io::sync::Mutex;
-use aze_proto::{Code, FileKind, Ino, Life, NameHash, ServerIndex, SlotIndex};
+use aze_proto::{Code, FileKind, Ino, Life, Name, NameHash, ServerIndex, SlotIndex};
 use aze_server::sabotage::{Sabotage, Switches};
-use aze_sim::cluster::Layout;
+use aze_sim::cluster::{Layout, server_node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 /// Files made in each life.
@@ -73,6 +75,42 @@ fn no_life_issues_the_numbers_of_another() {
 #[test]
 fn a_life_that_is_not_begun_is_noticed() {
     assert!(twice(&issued(Switches::without(Sabotage::KeepLife), 2)) > 0, "counters begin anew");
+}
+
+/// Server 2 dies and starts again. The keeper asks the group for a map that says so, which does not come to be since server 1 is not
+/// reached, and server 2, a member, has no map. Meanwhile a client makes a name anew that went with the life before. Gives how that ended.
+fn made_before_it_joins(switches: Switches) -> Result<Ino, Code> {
+    let (tell, told) = std::sync::mpsc::channel();
+    with_layout(Layout { switches, ..Layout::of(3) }, |cluster, client| async move {
+        let server_of =
+            |name: &Name| client.map().server_of(NameHash::of(Ino::ROOT, name).shard(client.map().shards()));
+        let mut names = (0..).map(|number| name(&format!("f{number}")));
+        let gone = names.find(|name| server_of(name) == Some(ServerIndex(2))).expect("numbers have no end");
+        client.create(&ROOT, Ino::ROOT, &gone, &opened_file()).await.expect("a new name can be made");
+        cluster.kill_server(2, false);
+        cluster.sim.set_link(&server_node(0), &server_node(1), Link::Down);
+        let starting = {
+            let cluster = cluster.clone();
+            cluster.clone().on_driver(async move { cluster.start_server(2).await })
+        };
+        let making = {
+            let client = client.clone();
+            cluster.on_client(0, async move { client.create(&ROOT, Ino::ROOT, &gone, &opened_file()).await })
+        };
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        cluster.sim.heal();
+        starting.await.expect("the driver lives").expect("a server that died can start again");
+        let made = making.await.expect("the client lives");
+        tell.send(made.map(|made| made.attr.ino).map_err(|failure| failure.code)).expect("somebody waits");
+    });
+    told.recv().expect("it was told")
+}
+
+#[test]
+fn nothing_is_made_in_the_life_before() {
+    assert_eq!(made_before_it_joins(Switches::default()), Err(Code::Lost));
+    let made = made_before_it_joins(Switches::without(Sabotage::TakeMapOfEarlierLife));
+    assert!(made.is_ok(), "the name that went is made anew: {made:?}");
 }
 
 /// The 64th life is the last: the server is told so, and the rest of the volume goes on.

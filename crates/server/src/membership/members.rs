@@ -432,7 +432,7 @@ impl Server {
     /// Takes a newer map into use; an older one is ignored.
     pub(crate) fn install_map(self: &Arc<Self>, map: Arc<ShardMap>) {
         let mut current = self.map.write();
-        if map.epoch <= current.epoch {
+        if map.epoch <= current.epoch || current.epoch == MapEpoch(0) && self.is_of_earlier_life(&map) {
             return;
         }
         let map = self.io.only_once(map);
@@ -500,6 +500,13 @@ impl Server {
         self.tell_root_rights();
         retired.into_iter().for_each(|session| self.retire(session));
         returned.into_iter().for_each(|server| self.has_come_back(server));
+    }
+
+    /// Whether a map has an earlier life of this server in this one's place. Others send it to a server that has no map yet: by it,
+    /// names and data that went with that life would be here, and would only be missing.
+    fn is_of_earlier_life(&self, map: &ShardMap) -> bool {
+        map.server(self.slot()).is_some_and(|info| info.session != self.session())
+            && !self.config.switches.is(Sabotage::TakeMapOfEarlierLife)
     }
 
     /// Whether this server has never restarted empty.

@@ -20,7 +20,7 @@ PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, C
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 42] = [
+const PROTECTIONS: [Sabotage; 43] = [
     Sabotage::LeaveUncounted,
     Sabotage::ForgetFences,
     Sabotage::FenceOnce,
@@ -29,6 +29,7 @@ const PROTECTIONS: [Sabotage; 42] = [
     Sabotage::ForgetGivenOutcomes,
     Sabotage::KeepGivenSlot,
     Sabotage::PublishWhileTaking,
+    Sabotage::TakeMapOfEarlierLife,
     Sabotage::ForgetNewHolder,
     Sabotage::KeepOpens,
     Sabotage::ForgetWriters,
