@@ -1,9 +1,9 @@
 //! `aze up --from SYSTEM`: in environments that are made as the manuals of batch systems describe them. Real jobs of Slurm
 //! are run by `make test-slurm`; of the other systems none is to be had here.
 
-use aze_tests::{Place, Ran, set_mode};
+use aze_tests::{Place, Ran, set_mode, signal, wait_until};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A folder of programs that stand for a batch system's; each writes what it was asked into `asked`.
 fn programs(place: &Place, list: &[(&str, &str)]) -> PathBuf {
@@ -123,6 +123,220 @@ fn installed_programs_of_mpi_start_servers() {
             serde_json::from_str(&aze(&["status", "--name", "v", "--json"]).ok().out).expect("JSON");
         assert_eq!(status["servers"].as_array().map(Vec::len), Some(1), "{}: {status}", program.display());
         aze(&["down", "--name", "v"]).ok();
+    }
+}
+
+/// A batch system's job on this machine, whose environment is made as its manual describes it.
+struct Job<'a> {
+    place: &'a Place,
+    variables: Vec<(String, String)>,
+}
+
+impl<'a> Job<'a> {
+    /// Of Slurm, on nodes of these addresses. A step on a node has what a folder `on-NODE` says of its environment, as by a task prolog.
+    fn of_slurm(place: &'a Place, nodes: &[&str]) -> Job<'a> {
+        let script = format!(
+            r#"host=${{5#--nodelist=}}; shift 5; if [ -e {0}/on-$host ]; then . {0}/on-$host; fi; exec "$@""#,
+            place.dir.display()
+        );
+        let bin = programs(place, &[("scontrol", &format!("echo {}", nodes.join(" "))), ("srun", &script)]);
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+        let mut job = Job { place, variables: Vec::new() };
+        job.set("PATH", &path).set("SLURM_JOB_ID", "77").set("SLURM_JOB_NODELIST", "n");
+        job
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> &mut Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    fn aze(&self, args: &[&str]) -> Ran {
+        let mut command = self.place.command(args);
+        command.env_remove("TMPDIR").env_remove("SLURM_TMPDIR").envs(self.variables.iter().cloned());
+        command.output().expect("aze starts").into()
+    }
+
+    fn up(&self, more: &[&str]) -> Ran {
+        self.aze(
+            &[&["up", "--from", "slurm", "--storage", "local", "--storage-size", "64M", "--size", "256M"], more]
+                .concat(),
+        )
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// A folder for the disk of a node; tests are on a disk where the folder for temporary files is.
+fn disk(place: &Place, name: &str) -> PathBuf {
+    let disk = place.path(name);
+    fs::create_dir_all(&disk).expect("a folder");
+    disk
+}
+
+#[test]
+fn each_batch_system_names_the_local_disk_of_a_job() {
+    let nodes = Place::new();
+    fs::write(nodes.path("nodes"), "127.0.0.1\n").expect("a file");
+    let nodes = nodes.path("nodes");
+    let through = "shift; exec \"$@\"";
+    let mpiexec = r#"if [ "$1" = uname ]; then echo 127.0.0.1; exit; fi; shift 4; exec "$@""#;
+    let cases: [(&str, &[(&str, &str)], &[(&str, &str)], &str); 6] = [
+        (
+            "slurm",
+            &[("scontrol", "echo 127.0.0.1"), ("srun", "shift 5; exec \"$@\"")],
+            &[("SLURM_JOB_ID", "77"), ("SLURM_JOB_NODELIST", "n")],
+            "SLURM_TMPDIR",
+        ),
+        ("pbs", &[SSH], &[("PBS_JOBID", "77.s"), ("PBS_NODEFILE", text(&nodes))], "TMPDIR"),
+        ("pjm", &[("pjrsh", through)], &[("PJM_JOBID", "77"), ("PJM_O_NODEINF", text(&nodes))], "PJM_LOCALTMP"),
+        ("lsf", &[("blaunch", through)], &[("LSB_JOBID", "77"), ("LSB_DJOB_HOSTFILE", text(&nodes))], "TMPDIR"),
+        (
+            "flux",
+            &[("flux", "echo 127.0.0.1"), SSH],
+            &[("FLUX_JOB_ID", "77"), ("FLUX_URI", "local:///x")],
+            "FLUX_JOB_TMPDIR",
+        ),
+        ("mpi", &[("mpiexec", mpiexec)], &[("PBS_JOBID", "77.s")], "TMPDIR"),
+    ];
+    for (system, list, variables, variable) in cases {
+        let place = Place::new();
+        let disk = disk(&place, "disk");
+        let bin = programs(&place, list);
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+        let aze = |args: &[&str]| -> Ran {
+            let mut command = place.command(args);
+            command.env_remove("TMPDIR").env("PATH", &path).env(variable, &disk).envs(variables.iter().copied());
+            command.output().expect("aze starts").into()
+        };
+        let up = aze(&["up", "--from", system, "--storage", "local", "--storage-size", "64M", "--size", "256M"]).ok();
+        assert!(up.err.contains(&format!("--from {system}: 1 node (127.0.0.1), servers are started by")), "{}", up.err);
+        assert!(
+            up.err.contains("1 server, 64.0 MiB on local disks (") && up.err.contains(&format!("by {variable})")),
+            "{}",
+            up.err
+        );
+        assert!(disk.join("azekura-job-77/server-0/volume").exists(), "{system}: {}", up.err);
+        aze(&["down"]).ok();
+        assert_eq!(fs::read_dir(&disk).expect("a folder").count(), 0, "{system}: something is left on the disk");
+    }
+}
+
+#[test]
+fn a_volume_on_local_disks_is_half_of_what_is_free() {
+    let place = Place::new();
+    let disk = disk(&place, "disk");
+    let mut job = Job::of_slurm(&place, &["127.0.0.1"]);
+    job.set("TMPDIR", text(&disk));
+    job.aze(&["up", "--from", "slurm", "--storage", "local", "--size", "256M"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&job.aze(&["status", "--json"]).ok().out).expect("JSON");
+    let capacity = status["servers"][0]["capacity_bytes"].as_u64().expect("a number");
+    let free = free_bytes(&disk);
+    // Other programs use the disk meanwhile.
+    assert!(capacity.abs_diff(free / 2) < free / 8, "{capacity} of {free}: {status}");
+    job.aze(&["down"]).ok();
+    let ran = job.aze(&["up", "--from", "slurm", "--storage", "local", "--storage-size", "900T"]).code(5);
+    assert!(ran.err.contains("are free, and 1 server with 900 TiB for data each need"), "{}", ran.err);
+    assert_eq!(fs::read_dir(&disk).expect("a folder").count(), 0, "a refused start has left something");
+}
+
+/// Bytes that are free on a file system, as stat(1) says.
+fn free_bytes(dir: &Path) -> u64 {
+    let ran: Ran =
+        aze_tests::run(std::process::Command::new("stat").args(["--file-system", "--format=%a %S"]).arg(dir)).ok();
+    ran.out.split_whitespace().map(|word| word.parse::<u64>().expect("a number")).product()
+}
+
+#[test]
+fn a_directory_that_is_on_no_local_disk_is_refused_with_all_that_was_looked_at() {
+    let place = Place::new();
+    let memory = PathBuf::from(format!("/dev/shm/aze-test-{}", std::process::id()));
+    fs::create_dir_all(&memory).expect("a folder in memory");
+    let mut job = Job::of_slurm(&place, &["127.0.0.1"]);
+    let nothing = job.up(&[]).code(5);
+    job.set("SLURM_TMPDIR", "/none/such").set("TMPDIR", text(&memory));
+    let ran = job.up(&[]).code(5);
+    let left = fs::read_dir(&memory).expect("it is there").count();
+    fs::remove_dir_all(&memory).expect("it is empty");
+    for told in [
+        "SLURM_TMPDIR is not set; /tmp is no directory of the job's own (job_container/tmpfs); TMPDIR is not set",
+        "give --storage DIR",
+    ] {
+        assert!(nothing.err.contains(told), "{}", nothing.err);
+    }
+    assert!(ran.err.contains("SLURM_TMPDIR=/none/such: there is no such directory"), "{}", ran.err);
+    assert!(ran.err.contains("it is on tmpfs, which is in memory"), "{}", ran.err);
+    assert_eq!(left, 0, "something was made in memory");
+    // A mount of a volume is a directory that other nodes see.
+    let mut other = Place::new();
+    other.up(&["--servers", "1"]);
+    let mount = other.mount();
+    job.set("TMPDIR", text(&mount));
+    let ran = job.up(&[]).code(5);
+    assert!(ran.err.contains("it is on FUSE, which other nodes may see, too"), "{}", ran.err);
+}
+
+#[test]
+fn local_disks_are_for_jobs_and_go_with_them() {
+    let place = Place::new();
+    let ran = place.aze(&["up", "--storage", "local"]).code(2);
+    assert!(ran.err.contains("give --from SYSTEM in a job, or --storage DIR"), "{}", ran.err);
+    let disk = disk(&place, "disk");
+    let mut job = Job::of_slurm(&place, &["127.0.0.1"]);
+    job.set("TMPDIR", text(&disk));
+    let ran = job.aze(&["up", "--from", "slurm", "--storage", "local,/tmp/x"]).code(2);
+    assert!(ran.err.contains("either mem, or local, or directories"), "{}", ran.err);
+    fs::create_dir(place.path("below")).expect("a folder");
+    job.up(&["--backing", text(&place.path("below"))]).ok();
+    assert!(job.aze(&["grow", "--servers", "2"]).code(5).err.contains("does not grow"));
+    assert!(job.aze(&["down", "--delete", "--yes"]).code(5).err.contains("'aze down' without --delete ends it"));
+    // What is in it goes with it, so what is nowhere else is not dropped.
+    fs::write(place.path("input"), "new").expect("a file");
+    job.aze(&["cp", text(&place.path("input")), "aze:/new"]).ok();
+    assert!(job.aze(&["down"]).code(8).err.contains("would be lost"));
+    job.aze(&["down", "--stage-out"]).ok();
+    job.up(&[]).ok();
+    job.aze(&["stage", "in", text(&place.path("input")), "aze:/input", "--quiet"]).ok();
+    job.aze(&["cp", text(&place.path("input")), "aze:/new"]).ok();
+    assert!(job.aze(&["down"]).code(8).err.contains("would be lost"));
+    job.aze(&["down", "--discard"]).ok();
+    assert_eq!(fs::read_to_string(place.path("below/new")).expect("it was staged out"), "new");
+    assert_eq!(fs::read_dir(&disk).expect("a folder").count(), 0, "something is left on the disk");
+}
+
+#[test]
+fn servers_on_local_disks_that_were_killed_come_back_or_are_cleared_away() {
+    let place = Place::new();
+    let (one, two) = (disk(&place, "one"), disk(&place, "two"));
+    for (node, disk) in [("127.0.0.1", &one), ("127.0.0.2", &two)] {
+        fs::write(place.path(&format!("on-{node}")), format!("export TMPDIR={}", disk.display())).expect("a file");
+    }
+    let job = Job::of_slurm(&place, &["127.0.0.1", "127.0.0.2"]);
+    let up = job.up(&[]).ok();
+    assert!(up.err.contains(" of 2 nodes, by TMPDIR"), "{}", up.err);
+    let parts = [one.join("azekura-job-77/server-0"), two.join("azekura-job-77/server-1")];
+    assert!(parts.iter().all(|part| part.join("volume").exists()), "each has one on its own disk");
+    fs::write(place.path("input"), "kept").expect("a file");
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        job.aze(&["cp", text(&place.path("input")), &format!("aze:/{name}")]).ok();
+    }
+    let kill = |server: usize| {
+        let status: serde_json::Value = serde_json::from_str(&job.aze(&["status", "--json"]).out).expect("JSON");
+        let pid = status["servers"][server]["pid"].as_u64().expect("a number") as u32;
+        signal(pid, libc::SIGKILL);
+        wait_until("the server has ended", || !Path::new(&format!("/proc/{pid}")).exists());
+    };
+    kill(1);
+    job.aze(&["restart"]).ok();
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        assert_eq!(job.aze(&["cat", &format!("aze:/{name}")]).ok().out, "kept");
+    }
+    kill(1);
+    job.aze(&["down", "--force"]).ok();
+    for disk in [&one, &two] {
+        assert_eq!(fs::read_dir(disk).expect("a folder").count(), 0, "something is left in {}", disk.display());
     }
 }
 

@@ -96,8 +96,8 @@ impl Account {
     }
 
     /// Whether the volume may end only if all of it is elsewhere, too. What directories keep is there after its end.
-    pub fn guards(&self, lasts: bool) -> bool {
-        self.stage_out.is_some() || self.is_staged_in && !lasts
+    pub fn guards(&self, is_kept: bool) -> bool {
+        self.stage_out.is_some() || self.is_staged_in && !is_kept
     }
 
     /// Compares all of the volume with the ledgers. Of the dirty objects at most `named_max` are named.

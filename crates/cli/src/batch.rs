@@ -4,6 +4,7 @@
 //! says what was tried.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::local_disks::OWN_TMP;
 use crate::process::Process;
 use crate::{sys, when};
 use aze_proto::ids::Time;
@@ -47,7 +48,7 @@ pub enum System {
 
 impl System {
     /// Its word on the command line.
-    fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             System::Slurm => "slurm",
             System::Pbs => "pbs",
@@ -96,6 +97,19 @@ impl System {
             System::Lsf if sys::is_installed("blaunch") => "blaunch {host}",
             System::Mpi => MPIEXEC,
             _ => SSH,
+        }
+    }
+
+    /// Variables that name a directory of the job on a disk of each node, the best first.
+    pub fn disk_variables(self) -> &'static [&'static str] {
+        match self {
+            // Many sites set the first. TMPDIR may be that of the shell that submitted the job.
+            System::Slurm => &["SLURM_TMPDIR", OWN_TMP, "TMPDIR"],
+            System::Pbs | System::Lsf => &["TMPDIR"],
+            // PJM_SHAREDTMP is one directory of all nodes.
+            System::Pjm => &["PJM_LOCALTMP"],
+            System::Flux => &["FLUX_JOB_TMPDIR"],
+            System::Mpi => &["SLURM_TMPDIR", OWN_TMP, "PJM_LOCALTMP", "FLUX_JOB_TMPDIR", "TMPDIR"],
         }
     }
 

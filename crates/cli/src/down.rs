@@ -5,6 +5,7 @@ mod unsaved;
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
+use crate::local_disks;
 use crate::mounts;
 use crate::process::Process;
 use crate::session::Session;
@@ -152,9 +153,15 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     for server in &local {
         end(&who(server.slot, server.node.as_deref()), server.process, deadline);
     }
+    local.iter().for_each(|server| clear(server));
     let mut lost = Vec::new();
     if !args.this_node {
-        lost = remote.into_iter().filter(|server| !(has_ended(server, deadline) || answered(server))).collect();
+        let silent = |server: &&ServerRecord| {
+            let has_ended = has_ended(server, deadline);
+            // What one that was killed has left on its node's disk is removed there.
+            !(answered(server) || has_ended && server.place.is_none())
+        };
+        lost = remote.into_iter().filter(silent).collect();
         lost.retain(|server| !end_remote(&volume, server));
     }
     for launcher in local.iter().filter_map(|server| server.launcher) {
@@ -163,10 +170,11 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     volume.remove()?;
     if lost.is_empty() {
         delete::remove(&parts)?;
-        if let Some(account) = account.filter(|_| !lasts || args.delete) {
+        let is_kept = volume.record.settings.is_kept();
+        if let Some(account) = account.filter(|_| !is_kept || args.delete) {
             account.remove_ledgers()?;
         }
-        match lasts {
+        match is_kept {
             _ if args.delete => errln!("volume '{name}' has ended, and what kept it is removed"),
             true => errln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),
             false => errln!("volume '{name}' has ended"),
@@ -288,6 +296,13 @@ fn end(what: &str, process: Process, deadline: Instant) {
     if !process.wait(Instant::now() + LAST_MOMENT) {
         process.signal(libc::SIGKILL);
         process.wait(Instant::now() + LAST_MOMENT);
+    }
+}
+
+/// Removes what a server of this machine that was killed has left on a local disk of its job; one that ends by itself does that itself.
+fn clear(server: &ServerRecord) {
+    if let Some(place) = server.place.as_deref().filter(|_| !server.process.is_alive()) {
+        local_disks::remove(place, server.slot);
     }
 }
 

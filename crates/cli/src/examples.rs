@@ -14,6 +14,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         process: Process::me(),
         launcher: None,
         addresses: vec![format!("unix:/run/server-{slot}"), format!("tcp:host-{slot}:1")],
+        place: None,
         left: false,
         joining: false,
     };

@@ -259,6 +259,11 @@ fn note_places(record: &mut Record, places: &[PathBuf]) {
 /// Refuses what cannot be, before anything is started.
 fn check(record: &Record, map: &ShardMap, more: usize) -> Outcome<()> {
     let refused = |text: String| Err(Trouble::new(Exit::Caller, text));
+    if record.settings.is_local() {
+        return refused(
+            "a volume on local disks of a job does not grow: start it with all nodes and servers that it needs".into(),
+        );
+    }
     if record.settings.backing.is_some() {
         return refused("a volume over a backing does not grow: its slots do not move between servers".into());
     }

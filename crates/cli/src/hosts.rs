@@ -2,7 +2,7 @@
 
 use crate::batch::System;
 use crate::exit::{Outcome, Trouble};
-use crate::launch;
+use crate::{launch, show};
 use std::path::PathBuf;
 
 /// The options.
@@ -52,6 +52,17 @@ impl Hosts {
             (None, Some(system)) => system.launcher(),
             (None, None) => launch::default_launcher(),
         }
+    }
+
+    /// What a batch system has said, for people: its nodes, and how programs are run on them.
+    pub fn told(&self, names: &[&str]) -> Option<String> {
+        const NAMED_MAX: usize = 4;
+        let mut list = names[..names.len().min(NAMED_MAX)].join(", ");
+        if names.len() > NAMED_MAX {
+            list.push_str(", …");
+        }
+        let (word, count) = (self.from?.word(), show::count(names.len() as u64, "node"));
+        Some(format!("--from {word}: {count} ({list}), servers are started by '{}'", self.launcher()))
     }
 
     /// This program's path on the nodes.

@@ -7,6 +7,7 @@
 
 use crate::batch::{self, System};
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::local_disks::{Disk, Local};
 use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::{Backing, Made, Record};
@@ -87,6 +88,9 @@ pub struct Order {
     /// It comes back alone, to these other servers of the volume.
     #[serde(default)]
     pub others: Option<Vec<Other>>,
+    /// It finds the place itself, on a local disk of the job.
+    #[serde(default)]
+    pub local: Option<Local>,
     /// Bytes that it may keep there; what fits if not given.
     #[serde(default)]
     pub storage_bytes: Option<u64>,
@@ -141,6 +145,9 @@ pub enum Said {
         addresses: Vec<String>,
         /// The memory of its node, as the server found it.
         memory: Memory,
+        /// The local disk that it has found.
+        #[serde(default)]
+        disk: Option<Disk>,
         /// Which servers have parts of the volume, if that has grown or shrunk and this is the first of them.
         #[serde(default)]
         parts: Option<Parts>,

@@ -32,6 +32,7 @@ mod kept;
 mod key;
 mod launch;
 mod list;
+mod local_disks;
 mod memory;
 mod mount;
 mod mount_nodes;

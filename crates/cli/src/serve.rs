@@ -3,6 +3,7 @@
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble, of_code};
 use crate::launch::{Order, Other, Parts, Said};
+use crate::local_disks;
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
@@ -80,6 +81,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     let served = serve(&order, &dir, &ending);
     if let Err(trouble) = &served {
         ending.remove_unfinished();
+        ending.remove_local(order.slot, true);
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
     if ending.known().is_elsewhere {
@@ -91,6 +93,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         return served;
     }
     if ending.known().has_left || served.is_err() && order.joins {
+        ending.remove_local(order.slot, false);
         leave_node(&order, &dir);
         return served;
     }
@@ -99,6 +102,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         && (served.is_ok() || order.starts == 0 && order.others.is_none())
         && ending.is_of_volume(order.is_tied)
     {
+        ending.remove_local(order.slot, served.is_err());
         tidy(&order.volume, order.slot, &dir);
     }
     served
@@ -126,6 +130,8 @@ struct Known {
     is_elsewhere: bool,
     /// Directories of its storage that it makes itself.
     new_dirs: Vec<PathBuf>,
+    /// The volume's place on a local disk of the job.
+    place: Option<PathBuf>,
 }
 
 impl Ending {
@@ -158,6 +164,17 @@ impl Ending {
                 _ => {}
             }
         }
+    }
+
+    /// Removes its part on a local disk of the job; with `if_new` only if this start has made it.
+    fn remove_local(&self, slot: u16, if_new: bool) {
+        let known = self.known();
+        let Some(place) = &known.place else { return };
+        if !if_new || known.new_dirs.contains(&kept::part(place, slot)) {
+            local_disks::remove(place, slot);
+        }
+        // It may be new, and have nothing in it.
+        let _ = fs::remove_dir(place);
     }
 
     /// Notes that the server serves, and stops it if the starter has gone.
@@ -253,6 +270,9 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
 fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let memory = Memory::now()?;
+    let (settled, disk) = local_disks::settle(order)?;
+    let order = &settled;
+    ending.known().place = disk.as_ref().map(|disk| disk.place.clone());
     let parts = match parts(order)? {
         First::Here(parts) => parts,
         First::Elsewhere(parts) => {
@@ -282,7 +302,8 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
         Stage::Listening(addresses) => {
             let addresses = addresses.iter().map(Addr::to_string).collect();
             let parts = parts.clone();
-            say(&Said::Listening { host: host.clone(), process: Process::me(), addresses, memory, parts });
+            let (host, disk) = (host.clone(), disk.clone());
+            say(&Said::Listening { host, process: Process::me(), addresses, memory, disk, parts });
         }
         Stage::Read { records } => {
             let mut last_said = last_said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -659,6 +680,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> (Receiver<Rec
 /// Ends this process before it serves. A start of a volume that was there before leaves its directory for the next one.
 fn end_unready(order: &Order, dir: &Path, ending: &Ending) -> ! {
     ending.remove_unfinished();
+    ending.remove_local(order.slot, true);
     if order.joins {
         leave_node(order, dir);
     } else if order.keeps_directory && order.starts == 0 && order.others.is_none() {

@@ -695,7 +695,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
             })
             .collect();
         let told = serde_json::json!({
-            "volume": name, "guarded": account.guards(session.volume.record.settings.lasts()),
+            "volume": name, "guarded": account.guards(session.volume.record.settings.is_kept()),
             "stage_out": account.stage_out, "staged": staged.objects, "staged_bytes": staged.bytes,
             "dirty": dirty.objects, "dirty_bytes": dirty.bytes, "without_data": without_data, "removed": removed, "first": named,
             "released": released.objects, "released_bytes": released.bytes,
@@ -720,7 +720,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         }
         lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
         untold.iter().for_each(|trouble| outln!("untold  {trouble}"));
-        if account.guards(session.volume.record.settings.lasts()) {
+        if account.guards(session.volume.record.settings.is_kept()) {
             outln!("'aze down' refuses while anything is dirty");
         }
     }

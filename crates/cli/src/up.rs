@@ -1,13 +1,15 @@
 //! `aze up`: starts a volume.
 
+mod given;
+
 use crate::account::{Account, Reason};
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
 use crate::launch::{self, Order, Other, Parts, Said, Starting, call_off};
+use crate::local_disks::{self, Disk, Local};
 use crate::memory::Memory;
 use crate::network::Network;
-use crate::place::Place;
 use crate::process::Process;
 use crate::session::Session;
 use crate::volume::{self, Backing, Made, Record, ServerRecord, Settings, VARIABLE};
@@ -23,7 +25,6 @@ use aze_proto::slots::Placement;
 use aze_words::{errln, outln};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -45,6 +46,7 @@ Examples:
   eval \"$(aze up --servers 2 --size 8G)\"
   eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
   eval \"$(aze up --from slurm)\"               one server on each node of the job that this runs in
+  eval \"$(aze up --from slurm --storage local)\"    the same, on a local disk of each node
   eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
   eval \"$(aze up --servers 2 --storage /disk1/v,/disk2/v,/disk3/v,/disk4/v)\"     each server on two disks
   eval \"$(aze up --backing /project/run7)\"     shows what is in that directory, and reads it when it is used
@@ -74,17 +76,18 @@ pub struct Args {
     /// in memory only.
     #[arg(long, value_name = "modular|ring", default_value = "modular", value_parser = parse_placement)]
     placement: Placement,
-    /// Where the volume is kept: mem (memory), or directories, given to the servers in turn; where there are
+    /// Where the volume is: mem (memory); with --from, local (on each node the directory on a disk of its own that the
+    /// batch system gives the job), until 'aze down' or the end of the job. Or where it is kept: directories, given to the servers in turn; where there are
     /// more of them than servers on a node, each server takes as many. The same directories, in any order,
     /// bring it back. Or files that are there, one for each server: of persistent memory (/dev/daxX.Y, or
     /// on a file system mounted with -o dax), or any other.
-    #[arg(long, value_name = "mem|DIR,..", default_value = "mem", value_delimiter = ',')]
+    #[arg(long, value_name = "mem|local|DIR,..", default_value = "mem", value_delimiter = ',')]
     storage: Vec<String>,
     /// What all servers together may keep in directories, where --size is their memory only; nearly all
-    /// that is free there if not given.
+    /// that is free there if not given, and half of it of local disks.
     #[arg(long, value_parser = size::parse)]
     storage_size: Option<u64>,
-    /// What a power cut leaves of a volume in directories; fsync if not given.
+    /// What a power cut leaves of a volume in directories; if not given, fsync, and none on local disks.
     #[arg(long, value_enum, value_name = "WHEN")]
     durability: Option<Promise>,
     /// Server N listens on this TCP port plus N; free ports are taken if not given.
@@ -160,8 +163,11 @@ pub fn run(args: Args) -> Outcome<Exit> {
     }
     let nodes = nodes(&args)?;
     let has_launcher = nodes.iter().any(Option::is_some);
-    let storage = storage(&args, &nodes)?;
-    let backing = backing(&args)?;
+    let storage = given::storage(&args, &nodes)?;
+    let backing = given::backing(&args)?;
+    let mut names: Vec<&str> = nodes.iter().flatten().map(String::as_str).collect();
+    names.dedup();
+    args.hosts.told(&names).iter().for_each(|told| errln!("{told}"));
     let process = if args.detach { None } else { hold::process(args.pid)? };
     let mut secret = Secret([0; 32]);
     io.fill_random(&mut secret.0);
@@ -177,6 +183,12 @@ pub fn run(args: Args) -> Outcome<Exit> {
         is_known: false,
         made: None,
         storage,
+        local: args
+            .hosts
+            .from
+            .filter(|_| local_disks::is_meant(&args.storage))
+            .map(|system| Local::of(system.disk_variables())),
+        places: BTreeMap::new(),
         backing,
         is_tied: process.is_some() || !args.detach && has_launcher,
         process,
@@ -197,6 +209,10 @@ pub fn run(args: Args) -> Outcome<Exit> {
             let media: BTreeSet<&str> = start.heard.values().filter_map(|heard| heard.medium.as_deref()).collect();
             let media: String = media.iter().map(|medium| format!("; {medium}")).collect();
             match &record.settings.durability {
+                Some(_) if record.settings.is_local() => {
+                    let disks = local_disks::told(start.of_nodes().filter_map(|heard| heard.disk.as_ref()));
+                    errln!("volume '{name}': {servers}, {room} on local disks ({disks}); 'aze down' ends it");
+                }
                 Some(word) => errln!(
                     "volume '{name}': {servers}, {room}, kept in {} (durability {word}{media}); 'aze down' stops it",
                     record.settings.storage
@@ -219,7 +235,8 @@ pub fn run(args: Args) -> Outcome<Exit> {
 
 /// Has the volume keep account of staging, if its user wants to have its contents elsewhere at its end.
 fn note_wish(args: &Args, name: &str) -> Outcome<()> {
-    let lies_over = backing(args)?.filter(|_| args.storage == ["mem"]).map(|backing| backing.path);
+    let is_kept = args.storage != ["mem"] && !local_disks::is_meant(&args.storage);
+    let lies_over = given::backing(args)?.filter(|_| !is_kept).map(|backing| backing.path);
     let dir = match (&args.stage_out, lies_over) {
         (None, None) => return Ok(()),
         (None, Some(dir)) => dir,
@@ -254,6 +271,8 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         is_known: true,
         made: record.settings.made,
         storage: Some(kept_as(record)),
+        local: record.settings.is_local().then(Local::default),
+        places: places(record),
         backing: record.settings.backing.clone(),
         is_tied: record.settings.is_tied,
         process: record.settings.process.filter(Process::is_alive),
@@ -307,6 +326,11 @@ fn args_of(record: &Record, timeout: Duration) -> Outcome<Args> {
     })
 }
 
+/// The places of its servers on local disks of the job, as its record says.
+fn places(record: &Record) -> BTreeMap<u16, PathBuf> {
+    record.servers.iter().filter_map(|server| Some((server.slot, server.place.clone()?))).collect()
+}
+
 /// Where a volume is kept, and its promise, as its record says.
 fn kept_as(record: &Record) -> (Vec<PathBuf>, Promise) {
     let Settings { storage, durability, .. } = &record.settings;
@@ -342,6 +366,8 @@ pub fn back(
         is_known: true,
         made: record.settings.made,
         storage: Some(kept_as(record)),
+        local: record.settings.is_local().then(Local::default),
+        places: places(record),
         backing: record.settings.backing.clone(),
         is_tied: record.settings.is_tied,
         process: None,
@@ -401,6 +427,8 @@ pub fn more(
             is_known: true,
             made: Some(Made { servers: map.slots.begun_with(), shards: map.shards() }),
             storage: record.settings.lasts().then(|| (storage.to_vec(), kept_as(&record).1)),
+            local: None,
+            places: BTreeMap::new(),
             backing: None,
             is_tied: record.settings.is_tied,
             process: None,
@@ -471,6 +499,10 @@ struct Start<'a> {
     made: Option<Made>,
     /// Directories or files, and promise, of a persistent volume.
     storage: Option<(Vec<PathBuf>, Promise)>,
+    /// Servers find their places themselves, on local disks of the job.
+    local: Option<Local>,
+    /// Those that are known from an earlier start.
+    places: BTreeMap<u16, PathBuf>,
     /// The directory over which the volume lies.
     backing: Option<Backing>,
     /// Servers end when their input does.
@@ -497,6 +529,7 @@ struct Heard {
     record: Option<ServerRecord>,
     capacity_bytes: u64,
     memory: Option<Memory>,
+    disk: Option<Disk>,
     parts: Option<Parts>,
     /// It ends, since another server is the first one.
     is_elsewhere: bool,
@@ -720,6 +753,7 @@ impl Start<'_> {
             shards: self.made.map_or_else(|| shards(servers), |made| made.shards),
             placement: self.args.placement.word().into(),
             storage,
+            local: self.local.clone().map(|local| Local { place: self.places.get(&slot).cloned(), ..local }),
             starts: self.starts,
             others: (!self.others.is_empty())
                 .then(|| self.others.iter().filter(|other| other.slot != slot).cloned().collect()),
@@ -779,13 +813,14 @@ impl Start<'_> {
         };
         let heard = self.heard.entry(slot).or_default();
         match said {
-            Said::Listening { host, process, addresses, memory, parts } => {
+            Said::Listening { host, process, addresses, memory, disk, parts } => {
                 let node = starting.node.clone();
                 let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
+                let place = disk.as_ref().map(|disk| disk.place.clone());
+                let (left, joining) = (false, false);
                 heard.record =
-                    Some(ServerRecord { slot, host, node, process, launcher, addresses, left: false, joining: false });
-                heard.memory = Some(memory);
-                heard.parts = parts;
+                    Some(ServerRecord { slot, host, node, process, launcher, addresses, place, left, joining });
+                (heard.memory, heard.disk, heard.parts) = (Some(memory), disk, parts);
             }
             Said::Elsewhere { parts } => (heard.parts, heard.is_elsewhere) = (parts, true),
             Said::Read { .. } => {}
@@ -801,12 +836,16 @@ impl Start<'_> {
 
     /// The memory of all nodes, as the first server of each has found it.
     fn memory(&self) -> Option<Memory> {
-        let first = |slot: &u16| {
+        self.of_nodes().filter_map(|heard| heard.memory).reduce(Memory::and)
+    }
+
+    /// What the first server of each node has said.
+    fn of_nodes(&self) -> impl Iterator<Item = &Heard> {
+        let first = move |slot: &u16| {
             let node = self.node(*slot);
             self.nodes.iter().position(|other| other == node) == self.numbers.iter().position(|other| other == slot)
         };
-        let of_nodes = self.heard.iter().filter(|(slot, _)| first(slot));
-        of_nodes.filter_map(|(_, heard)| heard.memory).reduce(Memory::and)
+        self.heard.iter().filter(move |(slot, _)| first(slot)).map(|(_, heard)| heard)
     }
 
     fn record(&self, created_ns: u64) -> Outcome<Record> {
@@ -850,66 +889,6 @@ impl Start<'_> {
     fn leave_ms(&self) -> Option<u64> {
         self.args.leave_within.map(|time| time.as_millis() as u64)
     }
-}
-
-/// The directory over which the volume is to lie.
-fn backing(args: &Args) -> Outcome<Option<Backing>> {
-    let Some(given) = &args.backing else { return Ok(None) };
-    let failed = |error: &std::io::Error| Trouble::local(format!("--backing {}", given.display()), error);
-    if let Ok(Place::Volume(path)) = Place::parse(given.as_os_str()) {
-        let text = format!(
-            "--backing {}: servers read a backing by a path of this machine: mount it ('aze mount DIR' of its volume, on all nodes of the \
-             new one), and give DIR{}",
-            path.shown(),
-            String::from_utf8_lossy(&path.path)
-        );
-        return Err(Trouble::usage(text));
-    }
-    let path = std::fs::canonicalize(given).map_err(|error| failed(&error))?;
-    let about = path.metadata().map_err(|error| failed(&error))?;
-    if !about.is_dir() {
-        return Err(Trouble::usage(format!("--backing {}: it is no directory", given.display())));
-    }
-    if path.to_str().is_none() {
-        return Err(Trouble::usage(format!("--backing {}: its path is no text (UTF-8)", given.display())));
-    }
-    Ok(Some(Backing { path, inode: about.ino() }))
-}
-
-/// Where a persistent volume is kept; `None`: in memory.
-fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
-    if args.storage == ["mem"] {
-        return match args.durability {
-            Some(_) => Err(Trouble::usage("--durability is for volumes that are kept: give --storage DIR, too")),
-            None if args.storage_size.is_some() => {
-                Err(Trouble::usage("--storage-size is for volumes that are kept: give --storage DIR, too"))
-            }
-            None => Ok(None),
-        };
-    }
-    let remote = nodes.iter().any(Option::is_some);
-    let dir = |text: &String| {
-        if text == "mem" || text.is_empty() {
-            return Err(Trouble::usage(format!(
-                "--storage {}: either mem, or directories or files",
-                args.storage.join(",")
-            )));
-        }
-        if remote && !text.starts_with('/') {
-            return Err(Trouble::usage(format!("--storage {text}: on other nodes it must be an absolute path")));
-        }
-        std::path::absolute(text).map_err(|error| Trouble::local(format!("--storage {text}"), &error))
-    };
-    if args.placement != Placement::Modular {
-        let text =
-            "--placement ring is for volumes in memory: servers find what their directories keep by the other way";
-        return Err(Trouble::usage(text));
-    }
-    let dirs = args.storage.iter().map(dir).collect::<Outcome<Vec<PathBuf>>>()?;
-    let text = args.storage.join(",");
-    kept::refuse_twice(&dirs, &text)?;
-    kept::each(&dirs, nodes.iter().filter(|node| **node == nodes[0]).count() as u16, &text)?;
-    Ok(Some((dirs, args.durability.unwrap_or(Promise::Fsync))))
 }
 
 /// The node of each server, in the order of their slots.

@@ -35,6 +35,9 @@ const MAP: &str = "map";
 /// Names the environment variable that says which volume is meant.
 pub const VARIABLE: &str = "AZE_VOLUME";
 
+/// Word of `--storage` for local disks of a job's nodes, which stands in the record in the place of directories.
+pub const LOCAL: &str = "local";
+
 /// What `volume.json` holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -72,6 +75,9 @@ pub struct ServerRecord {
     pub launcher: Option<Process>,
     /// Where it listens, best first, as `tcp:HOST:PORT` and `unix:PATH`.
     pub addresses: Vec<String>,
+    /// The directory on a local disk of its node in which it keeps its part, if the volume is on such disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<PathBuf>,
     /// It has left the volume, as 'aze shrink' has noted in this copy of the record. Its place stays empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
@@ -92,6 +98,7 @@ impl ServerRecord {
             process: known.unwrap_or(Process { pid: info.pid, started: 0 }),
             launcher: None,
             addresses: info.addresses.clone(),
+            place: None,
             left: info.left,
             joining: info.joining,
         }
@@ -152,7 +159,7 @@ pub struct Made {
 /// What the volume was asked to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `mem`, or the directories or files of the servers, separated by commas.
+    /// `mem`, `local` (each server's record has its place), or the directories or files of the servers, separated by commas.
     pub storage: String,
     /// What a power cut leaves: `none`, `fsync` or `close`; absent where all is in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,6 +223,16 @@ impl Settings {
     /// Whether the volume can be started again.
     pub fn lasts(&self) -> bool {
         self.durability.is_some()
+    }
+
+    /// Whether it is on local disks of a job's nodes: what it keeps there goes with it.
+    pub fn is_local(&self) -> bool {
+        self.storage == LOCAL
+    }
+
+    /// Whether what it holds is there after its end.
+    pub fn is_kept(&self) -> bool {
+        self.lasts() && !self.is_local()
     }
 }
 

@@ -22,6 +22,12 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
         let text = format!("volume '{name}' is in memory: there is nothing to --delete, 'aze down' ends it");
         return Err(Trouble::new(Exit::Caller, text));
     }
+    if settings.is_local() {
+        let text = format!(
+            "volume '{name}' is on local disks of its job, and goes with its end: 'aze down' without --delete ends it"
+        );
+        return Err(Trouble::new(Exit::Caller, text));
+    }
     let given: Vec<PathBuf> = settings.storage.split(',').map(PathBuf::from).collect();
     if let Some(server) = record.servers.iter().find(|server| server.node.is_some()) {
         let node = server.node.as_deref().unwrap_or_default();

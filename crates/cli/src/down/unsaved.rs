@@ -53,7 +53,7 @@ pub fn guard(volume: &Volume, stage_out: Option<&Option<PathBuf>>) -> Outcome<Op
         }
         (None, Some(_)) => Account::default(),
     };
-    if stage_out.is_none() && !account.guards(volume.record.settings.lasts()) {
+    if stage_out.is_none() && !account.guards(volume.record.settings.is_kept()) {
         session.end();
         return Ok(None);
     }
