@@ -145,7 +145,10 @@ impl Tree for LocalTree {
     fn traits(&self, dir: &[u8], hidden: &[u8]) -> Outcome<Traits> {
         let look = || {
             let (room_bytes, room_files) = files::file_system_room(local(dir))?;
-            let name_bytes_max = files::name_bytes_max(local(dir))?;
+            let name_bytes_max = longest_name(files::name_bytes_max(local(dir))?, |bytes| {
+                let found = fs::symlink_metadata(local(&crate::tree::join(dir, &vec![b'n'; bytes])));
+                found.is_err_and(|error| error.raw_os_error() == Some(libc::ENAMETOOLONG))
+            });
             let probe = [hidden, b"-probe"].concat();
             let (lower, upper) = (crate::tree::join(dir, &probe), crate::tree::join(dir, &probe.to_ascii_uppercase()));
             let second = [&lower[..], b"-2"].concat();
@@ -368,6 +371,23 @@ impl Source for DirectSource {
     }
 }
 
+/// The length in bytes of the longest name that is not too long. The file system tells `told`: one that encrypts names may tell
+/// the limit of the one below it, which is more.
+fn longest_name(told: usize, is_too_long: impl Fn(usize) -> bool) -> usize {
+    if told > NAME_BYTES_MAX || !is_too_long(told) {
+        return told;
+    }
+    let (mut fits, mut too_long) = (0, told);
+    while fits + 1 < too_long {
+        let middle = fits.midpoint(too_long);
+        *if is_too_long(middle) { &mut too_long } else { &mut fits } = middle;
+    }
+    fits
+}
+
+/// Longest name that Linux knows (limits.h, NAME_MAX): a file system that tells more is not asked.
+const NAME_BYTES_MAX: usize = 255;
+
 /// File systems in memory, as statfs(2) names them: tmpfs, ramfs.
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -547,5 +567,19 @@ fn meta_of(meta: &fs::Metadata) -> Meta {
         ctime: time(meta.ctime(), meta.ctime_nsec()),
         links: meta.nlink(),
         identity: (meta.dev(), meta.ino()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_names_that_is_not_told_is_found() {
+        for limit in [1, 40, 143, 254, 255] {
+            assert_eq!(longest_name(255, |bytes| bytes > limit), limit);
+        }
+        assert_eq!(longest_name(40, |bytes| bytes > 255), 40, "what is told is taken if it fits");
+        assert_eq!(longest_name(1 << 20, |_| true), 1 << 20, "what Linux cannot have is not asked for");
     }
 }
