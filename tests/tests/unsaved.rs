@@ -371,7 +371,7 @@ fn status_tells_what_is_dirty_and_whether_it_still_fits_into_the_job() {
     assert_eq!(ran.err, "", "there is time enough");
     let told = object(&soon);
     assert_eq!((&told["job_left_s"], &told["fits"]), (&0.0.into(), &false.into()), "{told}");
-    assert!(told["needed_s"].as_f64().is_some_and(|needed| needed > 0.0), "{told}");
+    assert!(told["needed_s"].as_f64().is_some_and(|needed| needed > 0.0) && told["speed_is_guess"] == false, "{told}");
     let ran = of(&soon, &[]);
     let warned = ran.err.lines().filter(|line| line.contains("no longer fit into what is left")).count();
     assert!(warned == 1 && ran.err.contains("2.00 MiB"), "{}", ran.err);
@@ -380,6 +380,27 @@ fn status_tells_what_is_dirty_and_whether_it_still_fits_into_the_job() {
     assert!(warned["warning"].is_string(), "{warned}");
     place.aze(&["stage", "out", "aze:/run", text(&out), "--quiet"]).ok();
     assert_eq!(object(&soon)["fits"], true, "nothing is dirty");
+}
+
+/// Before a first stage out has shown its speed.
+#[test]
+fn status_warns_by_a_guess_before_anything_was_staged_out() {
+    let place = Place::new();
+    place.up(&["--servers", "1", "--stage-out", text(&place.path("out"))]);
+    fs::write(place.path("input"), vec![1; 3 << 20]).expect("a file");
+    place.aze(&["cp", text(&place.path("input")), "aze:/input"]).ok();
+    let of = |end: &str, more: &[&str]| -> Ran {
+        let mut command = place.command(&[&["status"], more].concat());
+        Ran::from(command.env("SLURM_JOB_END_TIME", end).output().expect("aze starts")).ok()
+    };
+    let told: Value = serde_json::from_str(&of("1", &["--json"]).out).expect("JSON");
+    let told = &told["staging"];
+    assert_eq!((&told["speed_is_guess"], &told["fits"]), (&true.into(), &false.into()), "{told}");
+    let ran = of("1", &[]);
+    assert!(ran.out.contains("to stage out at 20.0 MiB/s, which is a guess"), "{}", ran.out);
+    assert!(ran.err.contains("no longer fit into what is left"), "{}", ran.err);
+    assert!(ran.err.contains("at 20.0 MiB/s, which is a guess"), "{}", ran.err);
+    assert_eq!(of("9999999999", &[]).err, "", "there is time enough");
 }
 
 /// Random changes and stages. Whenever a volume is said to have nothing of its own, the destination has the same tree.

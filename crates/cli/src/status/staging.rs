@@ -9,7 +9,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::{batch, show, size};
 use aze_copy::stage::ledger::{self, Ledger, Pace, Work};
-use aze_copy::stage::rounds::time_needed;
+use aze_copy::stage::rounds::{PACE_DEFAULT, time_needed};
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub struct Staging {
     standing: Outcome<Standing>,
     /// Stages at work, each with its progress if it copies now.
     works: Vec<(Work, Option<Progress>)>,
-    /// Of stages out so far, in units of work per second; none has copied anything yet.
+    /// Of stages out so far, in units of work per second; `None` if none has copied anything yet.
     pace: Option<f64>,
     /// Until the end of the job that this command runs in.
     left: Option<Duration>,
@@ -78,9 +78,21 @@ impl Staging {
         })
     }
 
-    /// How long it takes to stage the dirty objects, at the pace so far, with some for caution.
+    /// How long it takes to stage the dirty objects, at the pace so far, with some for caution; before there is one, at the pace that
+    /// rounds assume, too.
     fn needed(&self) -> Option<Duration> {
-        Some(time_needed(self.standing.as_ref().ok()?, self.pace?))
+        Some(time_needed(self.standing.as_ref().ok()?, self.pace.unwrap_or(PACE_DEFAULT)))
+    }
+
+    /// The pace by which that is, as people read it.
+    fn speed(&self) -> String {
+        match self.pace {
+            Some(_) => "at the speed so far".into(),
+            None => format!(
+                "at {}/s, which is a guess until a stage out has shown its speed",
+                size::words(PACE_DEFAULT as u64)
+            ),
+        }
     }
 
     /// Lines for people.
@@ -93,8 +105,7 @@ impl Staging {
                 let mut line =
                     format!("dirty: {at_least}{}, {}", show::count(dirty.objects, "object"), size::words(dirty.bytes));
                 if let Some(needed) = self.needed().filter(|_| dirty.objects > 0) {
-                    line +=
-                        &format!(", about {} to stage out at the speed so far", super::age(needed.as_secs().max(1)));
+                    line += &format!(", about {} to stage out {}", super::age(needed.as_secs().max(1)), self.speed());
                 }
                 lines.push(format!("{line}; staged: {at_least}{}", show::count(staged.objects, "object")));
             }
@@ -129,8 +140,9 @@ impl Staging {
             let (bytes, needed, left) =
                 (size::words(standing.dirty.bytes), super::age(needed.as_secs()), super::age(left.as_secs()));
             let text = format!(
-                "{bytes} that only the volume has no longer fit into what is left: they need about {needed} at the speed so far, \
-                 and the job ends in {left}: stage out now what matters most ('aze stage out')"
+                "{bytes} that only the volume has no longer fit into what is left: they need about {needed} {}, \
+                 and the job ends in {left}: stage out now what matters most ('aze stage out')",
+                self.speed()
             );
             warnings.insert(0, Trouble::new(Exit::Unsaved, text));
         }
@@ -162,7 +174,7 @@ impl Staging {
             "staged_bytes": standing.map(|standing| standing.staged.bytes).ok(),
             "ended_early": standing.map(|standing| standing.ended_early).ok(),
             "why": standing.err().map(|trouble| &trouble.text),
-            "needed_s": seconds(self.needed()), "job_left_s": seconds(self.left), "fits": fits, "at_work": works,
+            "needed_s": seconds(self.needed()), "speed_is_guess": self.pace.is_none(), "job_left_s": seconds(self.left), "fits": fits, "at_work": works,
         })
     }
 }

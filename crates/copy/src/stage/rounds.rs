@@ -18,7 +18,7 @@ use std::time::Duration;
 const CHECK: Duration = Duration::from_secs(60);
 
 /// Units of work per second until a round has shown how many there are: a slow file system.
-const PACE_DEFAULT: f64 = (20 << 20) as f64;
+pub const PACE_DEFAULT: f64 = (20 << 20) as f64;
 
 /// The last round may take so many times longer than the pace of the others tells.
 const CAUTION: f64 = 1.5;
