@@ -80,6 +80,36 @@ fn an_operation_on_a_mount_takes_one_request_at_most() {
     mounted.takes("mkdir", FILES, |path| fs::create_dir(path).expect("a directory"));
 }
 
+/// Programs of one node that read the same file need not each ask its server, at once or one after the other, large or small.
+#[test]
+fn one_file_is_opened_for_many_processes_by_two_requests() {
+    const PROCESSES: usize = 32;
+    let mounted = Mounted::new();
+    for (name, bytes) in [("small", 1000), ("large", 3 << 20)] {
+        let path = mounted.dir.join(name);
+        fs::write(&path, vec![b'a'; bytes]).expect("written");
+        for at_once in [true, false] {
+            let before = mounted.asked();
+            let script = if at_once {
+                "for i in $(seq 32); do cat $0 & done | wc -c; wait"
+            } else {
+                "for i in $(seq 32); do cat $0; done | wc -c"
+            };
+            let ran = aze_tests::run(Command::new("sh").arg("-c").arg(script).arg(&path)).ok();
+            assert_eq!(ran.out.trim(), (PROCESSES * bytes).to_string());
+            let after = mounted.asked();
+            let opens = |asked: &BTreeMap<String, u64>| asked.get("OpenWith").copied().unwrap_or(0);
+            let asked = opens(&after) - opens(&before);
+            // Those that come before the second has been answered ask, too. The others ask only if more than a second has passed.
+            let least = u64::from(at_once);
+            assert!(
+                (least..=6).contains(&asked),
+                "{name}, at once {at_once}: {asked} opens, {before:?} and then {after:?}"
+            );
+        }
+    }
+}
+
 /// Programs ask for several extended attributes of each file, and nearly no file has any: also where the mount reads
 /// nothing of the server's memory (a volume in directories).
 #[test]

@@ -85,7 +85,7 @@ enum Other {
     Dir,
 }
 
-/// What is copied at a time.
+/// The kind of files that are copied at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     Files,

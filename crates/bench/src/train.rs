@@ -82,7 +82,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is to be done in every place.
+/// The work in every place.
 struct Load {
     files: u64,
     bytes_mean: u64,

@@ -140,7 +140,7 @@ impl Client {
         Ok(all)
     }
 
-    /// The names of a directory that lead to what was imported under them.
+    /// The names of a directory that lead to the files that were imported under them.
     async fn imported_into(&self, who: &Identity, dir: Ino) -> Result<Vec<Gone>, Failure> {
         let (mut lister, mut after, mut found) = (Lister::new(dir, false), 0, Vec::new());
         loop {

@@ -1,5 +1,6 @@
 //! The client as its users hold it, and what all of its parts share.
 
+use crate::again::Again;
 use crate::closes::Closes;
 use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
@@ -93,6 +94,7 @@ pub(crate) struct Core {
     pub(crate) flight: Flight,
     pub(crate) entered: Entered,
     pub(crate) contents: Arc<Contents>,
+    pub(crate) again: Again,
     pub(crate) subscribed: Subscribed,
     /// What the volume promises.
     pub(crate) durability: Durability,
@@ -138,6 +140,7 @@ impl Core {
             flight,
             entered,
             contents,
+            again: Again::default(),
             subscribed,
             durability,
             lasts: config.lasts,
@@ -209,6 +212,7 @@ impl Client {
     /// The first report that failed; the session has ended all the same.
     pub async fn close(&self) -> Result<(), Failure> {
         let core = &self.core;
+        core.forget_opens();
         let reports =
             core.inodes.all().into_iter().map(|inode| async move { core.flush(&inode.opener(), &inode).await });
         let reported: Result<Vec<()>, Failure> = join_all(reports).await.into_iter().collect();

@@ -11,7 +11,7 @@ use aze_proto::message::Handle;
 use aze_proto::{Identity, Request, ServerIndex};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Closes that are sent to one server at once.
@@ -29,6 +29,28 @@ struct Queue {
     by_server: BTreeMap<ServerIndex, Vec<Handle>>,
     /// A task will send the queue.
     timed: bool,
+}
+
+/// An open that the home has registered. It is closed soon after it was dropped.
+pub(crate) struct Registered {
+    core: Weak<Core>,
+    pub(crate) handle: Handle,
+}
+
+impl Registered {
+    /// Of this client.
+    pub(crate) fn new(core: &Core, handle: Handle) -> Arc<Registered> {
+        Arc::new(Registered { core: core.me.clone(), handle })
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Without the client its session has ended, too.
+        if let Some(core) = self.core.upgrade() {
+            core.close_later(self.handle);
+        }
+    }
 }
 
 impl Core {

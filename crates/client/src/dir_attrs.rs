@@ -193,7 +193,7 @@ impl DirAttrs {
         table.fetching.values_mut().for_each(|fetching| fetching.is_outdated = true);
     }
 
-    /// Forgets all directories; what is on its way is not kept.
+    /// Forgets all directories; answers on their way are not kept.
     pub(crate) fn forget_all(&self) {
         let mut table = self.table.lock();
         table.known.clear();

@@ -1,6 +1,7 @@
 //! An open file.
 
 use crate::client::{Client, Core};
+use crate::closes::Registered;
 use crate::inodes::Inode;
 use crate::names::Entry;
 use crate::opened::Opened;
@@ -35,7 +36,9 @@ pub struct File {
     pub(crate) inode: Arc<Inode>,
     pub(crate) who: Identity,
     access: Access,
-    pub(crate) handle: Handle,
+    ino: Ino,
+    /// That the home knows of, until this file is closed.
+    open: Mutex<Option<Arc<Registered>>>,
     closed: AtomicBool,
     /// Start of the volume since which everything written here is known to be there, if it is synced.
     pub(crate) since: AtomicU32,
@@ -84,6 +87,10 @@ impl From<Access> for How {
 
 impl Core {
     pub(crate) async fn open(self: &Arc<Self>, who: &Identity, ino: Ino, how: How) -> Result<Arc<File>, Failure> {
+        if let Some(file) = self.open_again(who, ino, how) {
+            return Ok(file);
+        }
+        let noted = self.note_before(Some(ino), how);
         let handle = self.new_handle();
         let Access { read, write } = how.access;
         let witness = how.wants_witness().then(|| self.witness(ino, WITNESSED_BYTES_MAX.into())).flatten();
@@ -105,7 +112,9 @@ impl Core {
             life: None,
             planned: None,
         };
-        let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen, witness);
+        let answer = self.ask_question(question).await;
+        let lease_ms = answer.as_ref().map_or(0, |answer| answer.header.deadline_ms);
+        let (mut reply, contents) = self.take_contents(answer, seen, witness);
         if let Ok(Reply::OpenedWith { attr, .. }) = reply {
             reply = Ok(Reply::Attributes { attr });
         }
@@ -125,7 +134,11 @@ impl Core {
             Ok(attr) => attr,
         };
         unopened.forget();
-        Ok(File::opened(self, who, &attr, how.access, handle, contents, false))
+        let open = self.registered(ino, handle);
+        if let Some(noted) = noted {
+            self.remember(who, &attr, &open, noted, (lease_ms, contents.as_ref()));
+        }
+        Ok(File::opened(self, who, &attr, how.access, open, contents, false))
     }
 
     /// Takes out of the answer to an open what came along; `seen` are the changes, and `witness` is the record, from before it was asked.
@@ -176,18 +189,25 @@ impl Core {
         let home = NameHash::of(parent, name).shard(shards);
         // The name's server opens what lives beside the name; where this node knows that the inode lives elsewhere, it is opened there
         // at once.
-        let (mut witness, mut directory) = (None, None);
+        let (mut witness, mut directory, mut known) = (None, None, None);
         match self.look(who, parent, name, knowing) {
             Looked::Found(entry) if entry.kind != FileKind::File => {}
             Looked::Found(entry) if entry.ino.home(shards) != home => {
                 return Ok(Named::Opened(self.open(who, entry.ino, how).await?));
             }
-            Looked::Found(entry) if how.wants_witness() => {
-                witness = self.witness(entry.ino, WITNESSED_BYTES_MAX.into());
+            Looked::Found(entry) => {
+                if let Some(file) = self.open_again(who, entry.ino, how) {
+                    return Ok(Named::Opened(file));
+                }
+                known = Some(entry.ino);
+                if how.wants_witness() {
+                    witness = self.witness(entry.ino, WITNESSED_BYTES_MAX.into());
+                }
             }
             Looked::Ask(asked) => directory = asked,
-            Looked::Found(_) | Looked::Missing => {}
+            Looked::Missing => {}
         }
+        let noted = self.note_before(known, how);
         let handle = self.new_handle();
         let Access { read, write } = how.access;
         let request = match how.limit(witness.as_ref()) {
@@ -204,7 +224,9 @@ impl Core {
             life: None,
             planned: None,
         };
-        let (reply, contents) = self.take_contents(self.ask_question(question).await, seen, witness);
+        let answer = self.ask_question(question).await;
+        let lease_ms = answer.as_ref().map_or(0, |answer| answer.header.deadline_ms);
+        let (reply, contents) = self.take_contents(answer, seen, witness);
         if let (Some(directory), Ok(_)) = (directory, &reply) {
             self.entered.let_in(who, parent, directory);
         }
@@ -218,10 +240,22 @@ impl Core {
         match &entry.attr {
             _ if entry.kind == FileKind::Symlink => Ok(Named::Link(entry.ino)),
             Some(attr) if entry.kind == FileKind::File => {
-                Ok(Named::Opened(File::opened(self, who, attr, how.access, handle, contents, false)))
+                let open = self.registered(attr.ino, handle);
+                // The name may have been given to another file meanwhile.
+                if let Some(noted) = noted.filter(|_| known.is_none_or(|known| known == attr.ino)) {
+                    self.remember(who, attr, &open, noted, (lease_ms, contents.as_ref()));
+                }
+                Ok(Named::Opened(File::opened(self, who, attr, how.access, open, contents, false)))
             }
             _ => Ok(Named::Opened(self.open(who, entry.ino, how).await?)),
         }
+    }
+}
+
+impl Core {
+    /// An open of this client that its home has registered.
+    pub(crate) fn registered(&self, ino: Ino, handle: u64) -> Arc<Registered> {
+        Registered::new(self, Handle { ino, handle })
     }
 }
 
@@ -289,7 +323,7 @@ impl File {
         who: &Identity,
         attr: &Attr,
         access: Access,
-        handle: u64,
+        open: Arc<Registered>,
         opened: Option<Opened>,
         is_new: bool,
     ) -> Arc<File> {
@@ -298,7 +332,8 @@ impl File {
             inode: core.inodes.open(attr, who),
             who: who.clone(),
             access,
-            handle: Handle { ino: attr.ino, handle },
+            ino: attr.ino,
+            open: Mutex::new(Some(open)),
             closed: AtomicBool::new(false),
             since: AtomicU32::new(core.starts()),
             locked_in: AtomicU32::new(0),
@@ -310,7 +345,16 @@ impl File {
 
     /// Which file it is.
     pub fn ino(&self) -> Ino {
-        self.handle.ino
+        self.ino
+    }
+
+    /// The open that the home has registered.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] if the file is closed.
+    pub(crate) fn handle(&self) -> Result<Handle, Failure> {
+        let handle = self.open.lock().as_ref().map(|open| open.handle);
+        handle.ok_or_else(|| Failure::new(Code::Invalid, format!("inode {} was closed here", self.ino)))
     }
 
     /// The kinds of access that it was opened for.
@@ -358,7 +402,7 @@ impl File {
             self.core.owe_unreported(&self.who, &self.inode);
         }
         self.unlock_all_later();
-        self.core.close_later(self.handle);
+        drop(self.open.lock().take());
         flushed
     }
 }
@@ -378,6 +422,7 @@ impl Drop for File {
             });
         }
         self.unlock_all_later();
-        self.core.close_later(self.handle);
+        // While the client is there.
+        drop(self.open.get_mut().take());
     }
 }

@@ -1,6 +1,6 @@
 //! A client that may have noted an answer by half asks servers anew.
 //!
-//! It alone knows which of a client's tables hold what is believed without a question. What is left out needs no forgetting: a
+//! It alone knows which of a client's tables hold answers that it believes without a question. The others need no forgetting: a
 //! size or a generation of an open file that is too old is refused by servers, since another client may have changed it; a map or
 //! an epoch of names, too.
 
@@ -16,6 +16,7 @@ impl Client {
         entered.forget_all();
         attributed.forget_all();
         contents.forget_all();
+        self.core.forget_opens();
         subscribed.servers_changed();
         leases.void_all();
         // It may have given a name without counting it: the next sync asks all servers.

@@ -190,6 +190,7 @@ impl Core {
             return;
         }
         self.leases.note(&recalls);
+        self.not_again(recalls.iter().map(|recall| recall.ino));
         for recall in &recalls {
             // What came along with an open is as old as the rest.
             drop(self.contents.change(recall.ino));

@@ -6,6 +6,7 @@
 //! when to ask again. How a request finds its reply it leaves to `rpc`; how a calling convention
 //! looks, to the doors.
 
+mod again;
 mod append;
 mod attrs;
 mod backing;

@@ -269,7 +269,7 @@ impl Core {
         let created = entry.created;
         match (open, &entry.attr) {
             (Some((access, handle)), Some(attr)) if created => {
-                let file = File::opened(self, who, attr, access, handle, None, true);
+                let file = File::opened(self, who, attr, access, self.registered(attr.ino, handle), None, true);
                 Ok(Created { attr: attr.clone(), created, file: Some(file), lease })
             }
             (Some((access, _)), _) if entry.kind == FileKind::File => {
@@ -352,7 +352,7 @@ impl Core {
         }
     }
 
-    /// These names mean something else now. What had one of them may be a directory, whose attributes say where it is.
+    /// These names mean something else now. A directory may have had one of them: its attributes say where it is.
     fn forget_moved(&self, names: [(Ino, &Name); 2]) {
         for (parent, name) in names {
             self.dirs.forget(parent, name);

@@ -48,6 +48,22 @@ struct Kept {
     files: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
+impl Kept {
+    /// Takes contents in; the oldest go where they are too many. Gives their key.
+    fn put(&mut self, bytes: Arc<Vec<u8>>) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        self.bytes += bytes.len();
+        self.files.insert(key, bytes);
+        while self.bytes > KEPT_BYTES_MAX
+            && let Some((_, oldest)) = self.files.pop_first()
+        {
+            self.bytes -= oldest.len();
+        }
+        key
+    }
+}
+
 /// The contents that came with an open; let go of with it.
 pub(crate) struct Opened {
     home: Arc<Contents>,
@@ -125,24 +141,14 @@ impl Contents {
             return None;
         }
         bytes.resize(attr.size as usize, 0);
-        let mut kept = self.kept.lock();
-        let key = kept.next;
-        kept.next += 1;
-        kept.bytes += bytes.len();
-        kept.files.insert(key, Arc::new(bytes));
-        while kept.bytes > KEPT_BYTES_MAX
-            && let Some((_, oldest)) = kept.files.pop_first()
-        {
-            kept.bytes -= oldest.len();
-        }
-        Some(Opened {
-            home: self.clone(),
-            key,
-            seen,
-            until_ns: now_ns.saturating_add(VALID_NS),
-            version: version(attr),
-            witness: None,
-        })
+        Some(self.again(attr, Arc::new(bytes), seen, now_ns))
+    }
+
+    /// Shows contents that came with another open, for one of the same file with these attributes: they were current after `seen`.
+    pub(crate) fn again(self: &Arc<Self>, attr: &Attr, bytes: Arc<Vec<u8>>, seen: u64, now_ns: u64) -> Opened {
+        let key = self.kept.lock().put(bytes);
+        let until_ns = now_ns.saturating_add(VALID_NS);
+        Opened { home: self.clone(), key, seen, until_ns, version: version(attr), witness: None }
     }
 
     fn forget(&self, opened: &Opened) {
@@ -157,6 +163,13 @@ impl Contents {
         let seen = self.seen(attr.ino.home(self.shards));
         let valid = now_ns < opened.until_ns && version(attr) == opened.version && seen == opened.seen;
         valid.then(|| self.kept.lock().files.get(&opened.key).cloned()).flatten()
+    }
+}
+
+impl Opened {
+    /// The contents, while they are kept.
+    pub(crate) fn bytes(&self) -> Option<Arc<Vec<u8>>> {
+        self.home.kept.lock().files.get(&self.key).cloned()
     }
 }
 
@@ -176,7 +189,7 @@ impl Core {
         };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         if start == bytes.len() {
-            // All was seen before, perhaps by a program that the bytes were given to: what has come behind it is asked for.
+            // A program may have shown all of them before: this read asks for bytes that have come behind them.
             self.contents.forget(opened);
             return None;
         }

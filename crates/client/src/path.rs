@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The walk ends here, since what is left of the path goes on below `target`, outside of the volume.
+    /// The walk ends here, since the rest of the path goes on below `target`, outside of the volume.
     fn leave(&mut self, target: &[u8]) -> Failure {
         let mut path = target.to_vec();
         for component in &self.ahead {

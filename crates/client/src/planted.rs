@@ -10,7 +10,7 @@ pub enum Planted {
     Asking = 1,
     /// After its answer has come, and before anything is noted.
     Answered,
-    /// While what is known of an open file is locked.
+    /// While the state of an open file is locked.
     Noting,
     /// While a connection is asked to send.
     Sending,

@@ -166,12 +166,18 @@ impl Core {
         Looked::Ask(Some(directory))
     }
 
-    /// Notes the record of a file of 1 to `bytes_max` bytes before it is opened; `None` where there is none.
-    pub(crate) fn witness(&self, ino: Ino, bytes_max: u64) -> Option<Witness> {
+    /// Reads a file's attributes in its record, and notes the record; `None` where there is none.
+    pub(crate) fn record(&self, ino: Ino) -> Option<(Attr, Witness)> {
         let (_, index, known) = self.published(Place::Home(ino))?;
         let known = Known { believes: false, ..known };
         let (attr, seen) = index.record(ino, known)?;
-        (1..=bytes_max).contains(&attr.size).then_some(Witness { ino, index, seen, known })
+        Some((attr, Witness { ino, index, seen, known }))
+    }
+
+    /// Notes the record of a file of 1 to `bytes_max` bytes before it is opened; `None` where there is none.
+    pub(crate) fn witness(&self, ino: Ino, bytes_max: u64) -> Option<Witness> {
+        let (attr, witness) = self.record(ino)?;
+        (1..=bytes_max).contains(&attr.size).then_some(witness)
     }
 
     /// Whether the file is unchanged since its record was noted.

@@ -48,7 +48,7 @@ impl File {
         any_life: bool,
     ) -> Result<(), Failure> {
         let ino = self.ino();
-        let freeze = Request::Freeze { ino, handle: self.handle.handle, generation, ctime, any_life };
+        let freeze = Request::Freeze { ino, handle: self.handle()?.handle, generation, ctime, any_life };
         let began = match self.core.ask(&self.who, Place::Home(ino), &freeze).await? {
             Reply::Frozen { began } => began,
             other => return Err(unexpected(&freeze, &other)),

@@ -176,6 +176,7 @@ impl Core {
     pub(crate) async fn ask_question(&self, question: Question<'_>) -> Result<Answer, Failure> {
         let until = self.patience();
         let _changing = question.request.changes_contents_of().map(|ino| self.contents.change(ino));
+        let _changing_again = self.again.change(&question);
         loop {
             let routes = self.routes.read().clone();
             if question.life.is_some_and(|(ino, life)| life != life_in(&routes.map, ino)) {
@@ -217,6 +218,7 @@ impl Core {
                 Ok(answer) => {
                     #[cfg(debug_assertions)]
                     planted(question.request, Planted::Answered);
+                    self.has_answered(question.request);
                     return Ok(answer);
                 }
                 Err(failure) => failure,
@@ -461,7 +463,7 @@ impl Core {
             }
         }
         if next.map.epoch.starts() > routes.map.epoch.starts() {
-            // What had not been synced may be lost: sizes and generations may have gone back.
+            // Changes that were not synced may be lost: sizes and generations may have gone back.
             self.inodes.forget_all();
         }
         let left: Vec<ServerIndex> =

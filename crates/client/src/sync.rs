@@ -54,7 +54,7 @@ impl Core {
             let (place, knowing, request) = (Place::Server(server), Knowing::Latest, &Request::Sync);
             let question = Question { who, place, knowing, request, payload: &[], life: None, planned: None };
             let answer = match self.ask_question(question).await {
-                // What it had was on the disks of others before they had it in its place.
+                // Others had its slots on their disks before they served them in its place.
                 Err(_) if self.routes.read().map.has_left(server) => return Ok(self.routes.read().map.epoch),
                 answer => answer.map_err(failed)?,
             };

@@ -28,6 +28,9 @@ impl Client {
         let attr = reply.and_then(|reply| self.core.entry(&request, reply)).and_then(|entry| {
             entry.attr.ok_or_else(|| Failure::new(Code::Malformed, "a new file came without attributes"))
         });
-        attr.map(|attr| (attr.clone(), File::opened(&self.core, who, &attr, access, handle, None, false)))
+        attr.map(|attr| {
+            let open = self.core.registered(attr.ino, handle);
+            (attr.clone(), File::opened(&self.core, who, &attr, access, open, None, false))
+        })
     }
 }

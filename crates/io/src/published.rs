@@ -109,12 +109,29 @@ impl Writer {
     /// # Panics
     /// If the words are not those of the table's shape.
     pub fn put(&self, table: usize, place: u64, key: &[u64], value: &[u64]) {
+        self.put_unless(table, place, key, value, |_| false);
+    }
+
+    /// As [`Writer::put`]; a record that says the same already stays as it is: for who remembers it nothing has changed.
+    ///
+    /// # Panics
+    /// As [`Writer::put`].
+    pub fn show(&self, table: usize, place: u64, key: &[u64], value: &[u64]) {
+        let is_same = |words: &[AtomicU64]| words.iter().zip(value).all(|(word, value)| word.load(Relaxed) == *value);
+        self.put_unless(table, place, key, value, is_same);
+    }
+
+    fn put_unless(&self, table: usize, place: u64, key: &[u64], value: &[u64], stays: impl Fn(&[AtomicU64]) -> bool) {
         let table = self.layout.table(table);
         assert!(key.len() == table.shape.key_words && value.len() == table.shape.value_words && key[0] != 0);
         let _alone = self.stripe(table, place).lock();
         let words = self.memory.0.words();
         let free = || table.ways(place).find(|at| words[at + 1].load(Relaxed) == 0);
-        let at = self.find(table, place, key).or_else(free).unwrap_or_else(|| {
+        let found = self.find(table, place, key);
+        if found.is_some_and(|at| stays(&words[at + 1 + key.len()..at + table.shape.record_words()])) {
+            return;
+        }
+        let at = found.or_else(free).unwrap_or_else(|| {
             // Any will do; the counts go on in turns, so they choose well enough.
             let counts = table.ways(place).map(|at| words[at].load(Relaxed)).sum::<u64>();
             table.bucket(place) + (counts / 2) as usize % WAYS * table.shape.record_words()
@@ -228,6 +245,23 @@ mod tests {
         assert!(!reader.read().is_unchanged(&seen));
         assert!(reader.read().find(0, 5, &[5, 1], &mut value).is_none());
         assert!(reader.read().find(1, 5, &[5], &mut value[..1]).is_some(), "another table");
+    }
+
+    #[test]
+    fn what_says_the_same_already_stays_as_it_is() {
+        let (writer, reader) = published([3, 0]);
+        let mut value = [0; 6];
+        writer.show(0, 5, &[5, 1], &[1; 6]);
+        let seen = reader.read().find(0, 5, &[5, 1], &mut value).expect("shown");
+        writer.show(0, 5, &[5, 1], &[1; 6]);
+        assert!(reader.read().is_unchanged(&seen));
+        writer.put(0, 5, &[5, 1], &[1; 6]);
+        assert!(!reader.read().is_unchanged(&seen), "a change may be one that the words do not show");
+        let seen = reader.read().find(0, 5, &[5, 1], &mut value).expect("put");
+        writer.show(0, 5, &[5, 1], &[2, 1, 1, 1, 1, 1]);
+        assert!(!reader.read().is_unchanged(&seen));
+        reader.read().find(0, 5, &[5, 1], &mut value).expect("shown");
+        assert_eq!(value, [2, 1, 1, 1, 1, 1]);
     }
 
     #[test]

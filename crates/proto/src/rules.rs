@@ -273,9 +273,9 @@ impl Request {
     CountOpens:      Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [OpensAre]
     Freeze:          Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Frozen]
     UnlinkFrozen:    Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DoneAt Done]
-    OpenWith:        Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+    OpenWith:        Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Leased Soon
         [OpenedWith Attributes]
-    OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+    OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Leased Soon
         [OpenedWith Entry Attributes]
     OpenToRun:       Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     PersistentId:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [PersistentIs]

@@ -12,7 +12,7 @@ pub const IS_POSSIBLE: bool = cfg!(feature = "sabotage");
 /// One protection that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// A hole in a file of the backing takes only what was read from there.
+    /// A hole in a file of the backing takes only chunks that were read from there.
     PunchNothing,
     /// Chunks that were not read from the backing count as holes.
     UnreadAreHoles,
@@ -111,7 +111,7 @@ pub enum Sabotage {
     SkipFreeze,
     /// The server does not note which opens are for writing.
     ForgetWriters,
-    /// A chunk is read from whatever file the backing has under the path now.
+    /// A chunk is read from any file that the backing has under the path now.
     AnyBackingFile,
     /// A directory is imported by everybody who asks for it, also when it has been imported.
     ImportAgain,

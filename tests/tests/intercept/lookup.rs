@@ -125,6 +125,37 @@ fn names_are_looked_up_without_a_question() {
 }
 
 #[test]
+fn one_file_is_opened_for_many_processes_by_two_requests() {
+    let Some((place, name)) = volume("one_file_is_opened_for_many_processes_by_two_requests") else { return };
+    let opens = || -> u64 {
+        let out = place.aze(&["status", "--json", "--name", &name]).ok().out;
+        let status: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let servers = status["servers"].as_array().expect("a list");
+        assert_eq!(servers.len(), 2);
+        let kinds = ["OpenName", "OpenNameWith", "OpenWith", "Open"];
+        servers.iter().flat_map(|server| kinds.map(|kind| server["requests"][kind].as_u64().unwrap_or(0))).sum()
+    };
+    let count = |script: &str| {
+        let before = opens();
+        let ran = place.aze(&through("intercept", script)).ok();
+        (ran.out.trim().to_string(), opens() - before)
+    };
+    place.aze(&through("intercept", "cd /aze; head -c 1000 /dev/zero > small; head -c 3000000 /dev/zero > large")).ok();
+    for (file, bytes) in [("small", 1000), ("large", 3_000_000)] {
+        for script in ["for i in {1..32}; do cat F & done | wc -c", "for i in {1..32}; do cat F; done | wc -c"] {
+            let (read, asked) = count(&script.replace('F', &format!("/aze/{file}")));
+            assert_eq!(read, (32 * bytes).to_string());
+            // Those that come before the second has been answered ask, too.
+            assert!((1..=6).contains(&asked), "{asked} opens: {script}, {file}");
+        }
+    }
+    // Each has a file of its own: nothing is remembered of them.
+    place.aze(&through("intercept", "mkdir /aze/d; cd /aze/d; for i in {1..100}; do echo $i > f$i; done")).ok();
+    let (_, asked) = count("cat /aze/d/f* > /dev/null");
+    assert!(asked >= 100, "{asked}");
+}
+
+#[test]
 fn what_others_change_is_seen_at_once() {
     let Some((mut place, _)) = volume("what_others_change_is_seen_at_once") else { return };
     let other = |place: &Place, script: &str| drop(place.aze(&through("intercept", script)).ok());

@@ -269,7 +269,7 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(text, "{line}").expect("writing into a string does not fail");
 }
 
-/// What was left of a phase's speed, or of the score, beside a command.
+/// The share of a phase's speed, or of the score, that was left beside a command.
 pub struct Left {
     /// Of what.
     pub name: &'static str,

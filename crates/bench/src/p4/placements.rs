@@ -84,7 +84,7 @@ pub(super) fn measure(args: &Args, program: &'static dyn Program) -> Outcome<Mea
             pair.push((started, session, Row { servers: *servers, placement, most_slots, turns: Vec::new() }));
         }
         for turn in 0..args.repeat {
-            // Whoever is first alternates.
+            // The two take turns at being first.
             let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
             for at in order {
                 let (started, session, row) = &mut pair[at];

@@ -158,7 +158,7 @@ pub(super) fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
                     (plan.clients, plan.job.procs) = (1, 1);
                 }
                 let mut measured = simulate(&plan, &phases(*figure))?;
-                // What is searched is made and removed, which is part of figure 2.
+                // A search makes and removes the files that it looks for: these phases are part of figure 2.
                 measured.retain(|measured| *figure != 3 || measured.phase == Phase::Search);
                 rows.extend(measured.into_iter().map(|measured| Row { nodes: *nodes, placement, measured }));
             }

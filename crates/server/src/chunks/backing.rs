@@ -118,7 +118,7 @@ impl Server {
         let left = Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns())).saturating_sub(ANSWER_MARGIN);
         match self.io.timeout(left, ended).await {
             Some(Ok(ended)) => ended,
-            // Whoever reads has ended without a word: look again.
+            // The task that reads has ended without a word: look again.
             Some(Err(_)) => Ok(()),
             None => Err(self.late(&path)),
         }

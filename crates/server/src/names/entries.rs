@@ -52,8 +52,9 @@ impl Server {
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let leased = self.lease(work, &mut names, entry.ino, entry.kind);
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
-        names.shard.published.put_entry(&key, entry.ino, entry.kind);
-        attr.iter().for_each(|attr| names.shard.published.put_inode(attr));
+        if entry.kind == FileKind::File {
+            names.shard.published.show_entry(&key, entry.ino, attr.as_ref());
+        }
         let reply = Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false };
         work.leased = leased;
         Ok(reply.into())

@@ -244,7 +244,7 @@ fn time(ns: i64) -> Time {
     Time(u64::try_from(ns).unwrap_or(0))
 }
 
-/// What was found under a name, as the volume takes it over.
+/// The file that was found under a name, as the volume takes it over.
 fn imported(found: Found, above: &[u8], over: &Over) -> Result<Imported, Failure> {
     let Found { name, mode, uid, gid, rdev, atime_ns, identity, links: _, target, xattrs } = found;
     let path = if above.is_empty() { name.clone() } else { [above, &name].join(&b'/') };

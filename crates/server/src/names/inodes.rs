@@ -30,7 +30,7 @@ impl Server {
             attr.links = 1;
             return Ok(Reply::Attributes { attr }.into());
         }
-        names.shard.published.put_inode(&attr);
+        names.shard.published.show_inode(&attr);
         work.leased = self.lease(work, &mut names, ino, attr.kind);
         if !exact || attr.kind != FileKind::Directory {
             return Ok(Reply::Attributes { attr }.into());
@@ -233,11 +233,12 @@ impl Server {
         let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
-        self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?;
+        self.directories.enter_to_look(parent, &work.identity, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
         if let Some(attr) = attr.as_ref().filter(|attr| attr.kind == FileKind::File) {
             self.register_open(work, &mut names, attr, handle, want)?;
+            names.shard.published.show_entry(&key, attr.ino, Some(attr));
         }
         Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
     }

@@ -5,8 +5,9 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Contents, Output, Work};
 use aze_meta::access::Want;
-use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
+use aze_proto::limits::{LEASE_MS, OPEN_CONTENTS_BYTES_MAX};
 use aze_proto::{Attr, Code, FileKind, Ino, Name, Reply};
+use aze_rpc::ReplyContext;
 use aze_store::ChunkShard;
 use std::sync::Arc;
 
@@ -27,12 +28,14 @@ impl Server {
             return Err(Code::IsDirectory.into());
         }
         self.register_open(work, &mut names, &attr, handle, Want { read: true, write, execute: false })?;
+        work.leased = !write && self.lease(work, &mut names, ino, attr.kind);
+        names.shard.published.show_inode(&attr);
         Ok(with_contents(&data, &attr, contents, Reply::Attributes { attr: attr.clone() }))
     }
 
     pub(crate) fn open_name_with(
         self: &Arc<Self>,
-        work: &Work,
+        work: &mut Work,
         parent: Ino,
         name: &Name,
         handle: u64,
@@ -43,7 +46,7 @@ impl Server {
         let data = cell.data.lock();
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
-        self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?;
+        self.directories.enter_to_look(parent, &work.identity, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let (ino, kind) = (entry.ino, entry.kind);
         let attr = names.shard.inode(ino).map(|inode| inode.attr.clone());
@@ -51,6 +54,8 @@ impl Server {
         match attr.filter(|attr| attr.kind == FileKind::File) {
             Some(attr) => {
                 self.register_open(work, &mut names, &attr, handle, Want { read: true, write, execute: false })?;
+                work.leased = !write && self.lease(work, &mut names, ino, kind);
+                names.shard.published.show_entry(&key, ino, Some(&attr));
                 Ok(with_contents(&data, &attr, contents, plain))
             }
             None => Ok(plain.into()),
@@ -62,7 +67,8 @@ impl Server {
         let Contents { attr, mut held, .. } = contents;
         if let Some(responder) = work.responder {
             let reply = Reply::OpenedWith { attr, sums: std::mem::take(&mut held.sums) };
-            responder.send(self.reply_context(), Ok(reply), &held.parts());
+            let lease_ms = if work.leased { LEASE_MS } else { 0 };
+            responder.send(ReplyContext { lease_ms, ..self.reply_context() }, Ok(reply), &held.parts());
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Frozen {
 }
 
 impl Server {
-    /// Whatever changes a file waits while it is frozen.
+    /// Requests that change a file wait while it is frozen.
     pub(crate) fn unfrozen(&self, names: &Names, ino: Ino) -> Attempt<()> {
         let waits = names.opens.is_frozen(ino) && !self.config.switches.is(Sabotage::SkipFreeze);
         if waits { Err(Stop::Wait(Wait::Frozen(ino))) } else { Ok(()) }

@@ -173,7 +173,7 @@ impl Server {
         });
     }
 
-    /// At another server: what it knows of the part of one that has come back.
+    /// At another server: tells one that has come back what this one knows of its part.
     pub(crate) fn known_of(&self, of: ServerIndex, from: Ino) -> Attempt<Output> {
         let map = self.map();
         let mut held = self.directories.held(from, |dir| map.home_of(dir) == Some(of));
@@ -186,7 +186,7 @@ impl Server {
         Ok(Reply::KnownIs { stubs, fenced, next }.into())
     }
 
-    /// Begins to bring to an end what is in doubt in the shards here.
+    /// Begins to bring the transactions to an end that are in doubt in the shards here.
     fn take_up(self: &Arc<Self>) {
         let server = self.clone();
         self.io.spawn(async move {

@@ -80,7 +80,7 @@ impl Poisoned {
         Poisoned(Some(Arc::default()))
     }
 
-    /// The operation, and what it contradicts.
+    /// The operation, and the state that it contradicts.
     pub(crate) fn why(&self) -> Option<&str> {
         self.0.as_ref()?.get().map(String::as_str)
     }

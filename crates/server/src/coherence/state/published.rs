@@ -178,13 +178,32 @@ impl PublishedIndex {
         }
     }
 
-    /// An entry that is not locked was looked up. To be called under the lock of its shard.
-    pub(crate) fn put_entry(&self, key: &EntryKey, ino: Ino, kind: FileKind) {
+    /// An entry that is not locked is another one now. To be called under the lock of its shard.
+    fn put_entry(&self, key: &EntryKey, ino: Ino, kind: FileKind) {
         if let Some(written) = &self.0
             && kind == FileKind::File
             && let Some(words) = entry_key(key.parent, &key.name)
         {
             written.writer.put(ENTRIES, key.hash.get(), &words, &[ino.0]);
+        }
+    }
+
+    /// A file was looked up or opened by this name, and nothing has changed. To be called under the lock of its shard.
+    pub(crate) fn show_entry(&self, key: &EntryKey, ino: Ino, attr: Option<&Attr>) {
+        if let Some(written) = &self.0
+            && let Some(words) = entry_key(key.parent, &key.name)
+        {
+            written.writer.show(ENTRIES, key.hash.get(), &words, &[ino.0]);
+            attr.inspect(|attr| self.show_inode(attr));
+        }
+    }
+
+    /// A file was looked at, and nothing has changed. To be called under the lock of its shard.
+    pub(crate) fn show_inode(&self, attr: &Attr) {
+        if let Some(written) = &self.0
+            && let Some(value) = inode_value(attr)
+        {
+            written.writer.show(INODES, attr.ino.0, &[attr.ino.0], &value);
         }
     }
 
@@ -197,7 +216,7 @@ impl PublishedIndex {
     }
 
     /// The attributes of an inode here as they are now. To be called under the lock of its shard.
-    pub(crate) fn put_inode(&self, attr: &Attr) {
+    fn put_inode(&self, attr: &Attr) {
         if let Some(written) = &self.0
             && let Some(value) = inode_value(attr)
         {

@@ -140,7 +140,7 @@ impl Activity {
         self.took.iter().map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
-    /// What was asked for of late.
+    /// The requests of late.
     pub(crate) fn recent(&self, now_ns: u64) -> RecentActivity {
         self.recent.told(now_ns, &self.took())
     }

@@ -34,7 +34,7 @@ wire_struct! {
         pub ino: Ino,
         /// Whose it is.
         pub session: SessionId,
-        /// What is locked.
+        /// The range and the mode of the lock.
         pub spec: LockSpec,
         /// The number under which it waits; `None`: it is held.
         pub waits: Option<u64>,

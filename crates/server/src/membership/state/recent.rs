@@ -108,7 +108,7 @@ impl Recent {
         if is_open { opens.count(subject) } else { changes.count(subject) }
     }
 
-    /// What was counted of late; `took` are the times of all requests so far.
+    /// The counts of late; `took` are the times of all requests so far.
     pub(crate) fn told(&self, now_ns: u64, took: &[u64]) -> RecentActivity {
         let mut windows = self.0.lock();
         windows.turn(now_ns, || took.to_vec());

@@ -158,7 +158,7 @@ impl Server {
                     // directory in the way may be full, which only the coordinator could have said.
                     _ if restarted => Some(server.directory_at(shard, &key).is_none()),
                     Ok(Reply::TxIs { committed }) => committed,
-                    // What it had committed was over before it left.
+                    // Transactions that it had committed were over before it left.
                     _ if server.map().has_left(coordinator) => Some(false),
                     _ => None,
                 };

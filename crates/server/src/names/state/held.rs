@@ -61,11 +61,11 @@ pub(crate) struct Opens {
     frozen: BTreeMap<Ino, (SessionId, u64)>,
 }
 
-/// What is known of an open.
+/// An open, as the home knows it.
 #[derive(Clone, Copy)]
 struct Kind {
     writes: bool,
-    /// Nobody has had the file open for writing since.
+    /// No client has had the file open for writing since.
     is_quiet: bool,
 }
 
