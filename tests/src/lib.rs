@@ -12,6 +12,7 @@ pub mod python;
 pub mod servers;
 pub mod staging;
 pub mod watchdog;
+pub mod writers;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What the Python programs begin with: `P` makes a path in the directory under test, `name` gives
-/// the errno of a call that must fail, `user` runs a function as an unprivileged user.
+/// the errno of a call that must fail, `user` runs a function as an unprivileged user, `until` waits for a condition and fails with
+/// `what` at its deadline.
 pub const PRELUDE: &str = r#"
 import errno, fcntl, mmap, os, socket, sqlite3, stat, subprocess, sys, tempfile, time
 os.umask(0)
@@ -43,6 +44,11 @@ def make(path, data=b'', mode=0o644):
 def data(path):
     with open(path, 'rb') as file:
         return file.read()
+def until(condition, what, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
 "#;
 
 /// Runs a Python program on some paths. It is put into a file, so that a failure shows its line.

@@ -2,16 +2,12 @@
 
 use aze_tests::ledger::Ledger;
 use aze_tests::servers::{pids, runs, states};
+use aze_tests::writers::while_writing;
 use aze_tests::{Draw, Place, long, signal, wait_until};
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-/// Changes that are waited for between two steps of a test.
-const STEPS: usize = 40;
+use std::time::Duration;
 
 /// Moments at which a server dies that joins.
 const MOMENTS: u64 = 6;
@@ -57,34 +53,13 @@ fn servers_join_under_work_and_nothing_is_lost() {
         "for n in $(seq 1 100000); do echo line $n >> /aze/lines || exit 9; [ -e /aze/enough ] && exit 0; done";
     let mut program = place.command(&["run", "--door", "intercept", "--", "bash", "-c", script]);
     let mut program = program.stdout(Stdio::null()).spawn().expect("it starts");
-    let (over, steps, slowest_us) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicU64::new(0));
-    let ledgers: Vec<Mutex<Ledger>> =
-        (0..2).map(|who| Mutex::new(Ledger::new(&format!("w{who}"), Draw::new(17, 1 + who)))).collect();
-    for ledger in &ledgers {
-        fs::create_dir(mount.join(&ledger.lock().expect("no writer panics").dir)).expect("a directory");
-    }
-    std::thread::scope(|scope| {
-        for ledger in &ledgers {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    let begun = Instant::now();
-                    let mut ledger = ledger.lock().expect("no writer panics");
-                    let done = ledger.step(&mount);
-                    slowest_us.fetch_max(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
-                    assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
-                    steps.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        let more = |what: &str| {
-            let so_far = steps.load(Ordering::Relaxed);
-            wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
-        };
-        more("changes are made");
+    let mut ledgers = [0, 1].map(|who| Ledger::new(&format!("w{who}"), Draw::new(17, 1 + who)));
+    let slowest = while_writing(&mount, &mut ledgers, |writers| {
+        writers.more("changes are made");
         let told = json(&place.aze(&["grow", "--name", "v", "--servers", "2", "--json"]).ok().out);
         assert_eq!((&told["joined"], &told["slots_moved"]), (&serde_json::json!([2, 3]), &serde_json::json!(8)));
         println!("{} slots in {} s under work", told["slots_moved"], told["seconds"]);
-        more("changes are made at four servers");
+        writers.more("changes are made at four servers");
         assert_eq!(states(&place), ["up", "up", "up", "up"]);
         fs::write(mount.join("large"), &large).expect("four servers have room for it");
         assert!(fs::read(mount.join("large")).expect("read") == large);
@@ -96,20 +71,18 @@ fn servers_join_under_work_and_nothing_is_lost() {
         place.aze(&["shrink", "--servers", "1,2"]).ok();
         assert_eq!(states(&place), ["up", "left", "left", "up"]);
         assert!(before.len() == 4 && !runs(before[1]) && !runs(before[2]) && runs(before[3]));
-        more("changes are made at the first and the last");
+        writers.more("changes are made at the first and the last");
         let told = json(&place.aze(&["grow", "--servers", "1", "--json"]).ok().out);
         assert_eq!(told["joined"], serde_json::json!([4]), "a number is given out once");
-        more("changes are made at three");
-        over.store(true, Ordering::Relaxed);
+        writers.more("changes are made at three");
     });
-    println!("the longest step of a writer took {} ms", slowest_us.load(Ordering::Relaxed) / 1000);
+    println!("the longest step of a writer took {} ms", slowest.as_millis());
     fs::write(mount.join("enough"), b"").expect("made");
     assert!(program.wait().expect("it ends").success(), "the program without a mount has seen no error");
     let lines = fs::read_to_string(mount.join("lines")).expect("read");
     let expected: String = (1..=lines.lines().count()).map(|number| format!("line {number}\n")).collect();
     assert!(lines.lines().count() > 1 && lines == expected, "each line once");
-    for ledger in ledgers {
-        let mut ledger = ledger.into_inner().expect("no writer has panicked");
+    for mut ledger in ledgers {
         ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
     }
     for (at, file) in idle.iter_mut().enumerate() {
@@ -140,27 +113,13 @@ fn one_grows(up: &[&str], lasts: bool) {
     (0..5).for_each(|at| fs::create_dir(mount.join(format!("d{at}"))).expect("made"));
     (0..20).for_each(|at| fs::write(mount.join(format!("d{}/f{at}", at % 5)), content(at)).expect("written"));
     let mut ledger = Ledger::new("w", Draw::new(23, 1));
-    fs::create_dir(mount.join(&ledger.dir)).expect("a directory");
-    let (over, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                let done = ledger.step(&mount);
-                assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
-                steps.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        let more = |what: &str| {
-            let so_far = steps.load(Ordering::Relaxed);
-            wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
-        };
-        more("changes are made");
+    while_writing(&mount, std::slice::from_mut(&mut ledger), |writers| {
+        writers.more("changes are made");
         let grown = place.aze(&["grow", "--servers", "1", "--json"]).ok();
         assert_eq!(json(&grown.out)["slots_moved"], 4, "{}", grown.out);
-        more("changes are made by two servers");
+        writers.more("changes are made by two servers");
         place.aze(&["grow", "--servers", "1"]).ok();
-        more("changes are made by three servers");
-        over.store(true, Ordering::Relaxed);
+        writers.more("changes are made by three servers");
     });
     assert_eq!(states(&place), ["up"; 3]);
     let status = json(&place.aze(&["status", "--json"]).ok().out);

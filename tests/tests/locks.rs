@@ -16,11 +16,6 @@ def getlk(descriptor, kind, start, length):
     asked = struct.pack('hhqqi4x', kind, os.SEEK_SET, start, length, 0)
     kind, _, start, length, pid = struct.unpack('hhqqi4x', fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     return (kind, start, length, pid)
-def until(condition, what, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
 def waits(pid, pipe):
     assert os.read(pipe, 1) == b'.'
     def at():

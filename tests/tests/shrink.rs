@@ -2,17 +2,14 @@
 
 use aze_tests::ledger::Ledger;
 use aze_tests::servers::{pids, runs, states};
+use aze_tests::writers::while_writing;
 use aze_tests::{Draw, Place, long, make_tree, wait_until};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// Changes that are waited for between two steps of a test.
-const STEPS: usize = 40;
 
 /// Two writers through a mount, a program without one, and one command after the other, while two of four servers leave.
 #[test]
@@ -33,27 +30,10 @@ fn servers_leave_under_work_and_nothing_is_lost() {
         "for n in $(seq 1 100000); do echo line $n >> /aze/lines || exit 9; [ -e /aze/enough ] && exit 0; done";
     let mut program = place.command(&["run", "--door", "intercept", "--", "bash", "-c", script]);
     let mut program = program.stdout(Stdio::null()).spawn().expect("it starts");
-    let (over, steps, slowest_us) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicU64::new(0));
-    let copied = AtomicUsize::new(0);
-    let ledgers: Vec<Mutex<Ledger>> =
-        (0..2).map(|who| Mutex::new(Ledger::new(&format!("w{who}"), Draw::new(11, 1 + who)))).collect();
-    for ledger in &ledgers {
-        fs::create_dir(mount.join(&ledger.lock().expect("no writer panics").dir)).expect("a directory");
-    }
+    let (over, copied) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut ledgers = [0, 1].map(|who| Ledger::new(&format!("w{who}"), Draw::new(11, 1 + who)));
     let before = pids(&place, "v");
-    std::thread::scope(|scope| {
-        for ledger in &ledgers {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    let begun = Instant::now();
-                    let mut ledger = ledger.lock().expect("no writer panics");
-                    let done = ledger.step(&mount);
-                    slowest_us.fetch_max(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
-                    assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
-                    steps.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
+    let slowest = std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0.. {
                 if over.load(Ordering::Relaxed) {
@@ -65,31 +45,30 @@ fn servers_leave_under_work_and_nothing_is_lost() {
                 copied.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let more = |what: &str, count: &AtomicUsize, wanted: usize| {
-            let so_far = count.load(Ordering::Relaxed);
-            wait_until(what, || count.load(Ordering::Relaxed) >= so_far + wanted);
-        };
-        more("changes are made", &steps, STEPS);
-        let shrunk = place.aze(&["shrink", "--name", "v", "--servers", "2,3", "--json"]).ok();
-        let told: serde_json::Value = serde_json::from_str(&shrunk.out).expect("JSON");
-        assert_eq!((&told["left"], &told["slots_moved"]), (&serde_json::json!([2, 3]), &serde_json::json!(16)));
-        println!("{} slots in {} s under work", told["slots_moved"], told["seconds"]);
-        for left in &before[2..] {
-            assert!(!runs(*left), "its process has ended, and with it its memory is given back");
-        }
-        assert!(before[..2].iter().all(|pid| runs(*pid)));
-        more("changes are made by two servers", &steps, STEPS);
-        more("commands are done by two servers", &copied, 2);
+        let slowest = while_writing(&mount, &mut ledgers, |writers| {
+            writers.more("changes are made");
+            let shrunk = place.aze(&["shrink", "--name", "v", "--servers", "2,3", "--json"]).ok();
+            let told: serde_json::Value = serde_json::from_str(&shrunk.out).expect("JSON");
+            assert_eq!((&told["left"], &told["slots_moved"]), (&serde_json::json!([2, 3]), &serde_json::json!(16)));
+            println!("{} slots in {} s under work", told["slots_moved"], told["seconds"]);
+            for left in &before[2..] {
+                assert!(!runs(*left), "its process has ended, and with it its memory is given back");
+            }
+            assert!(before[..2].iter().all(|pid| runs(*pid)));
+            writers.more("changes are made by two servers");
+            let so_far = copied.load(Ordering::Relaxed);
+            wait_until("commands are done by two servers", || copied.load(Ordering::Relaxed) >= so_far + 2);
+        });
         over.store(true, Ordering::Relaxed);
+        slowest
     });
-    println!("the longest step of a writer took {} ms", slowest_us.load(Ordering::Relaxed) / 1000);
+    println!("the longest step of a writer took {} ms", slowest.as_millis());
     fs::write(mount.join("enough"), b"").expect("made");
     assert!(program.wait().expect("it ends").success(), "the program without a mount has seen no error");
     let lines = fs::read_to_string(mount.join("lines")).expect("read");
     let expected: String = (1..=lines.lines().count()).map(|number| format!("line {number}\n")).collect();
     assert!(lines.lines().count() > 1 && lines == expected, "each line once");
-    for ledger in ledgers {
-        let mut ledger = ledger.into_inner().expect("no writer has panicked");
+    for mut ledger in ledgers {
         ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
     }
     assert!(fs::read(mount.join("big")).expect("read") == big, "data are as they were");
@@ -250,25 +229,11 @@ fn the_first_server_of_a_volume_in_directories_leaves_like_any_other() {
         let mount = place.mount();
         if first == 0 {
             fs::write(mount.join("big"), &big).expect("written");
-            fs::create_dir(mount.join(&ledger.dir)).expect("a directory");
         }
-        let (over, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    let done = ledger.step(&mount);
-                    assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
-                    steps.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-            let more = |what: &str| {
-                let so_far = steps.load(Ordering::Relaxed);
-                wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
-            };
-            more("changes are made");
+        while_writing(&mount, std::slice::from_mut(&mut ledger), |writers| {
+            writers.more("changes are made");
             place.aze(&["shrink", "--servers", &first.to_string()]).ok();
-            more("changes are made without it");
-            over.store(true, Ordering::Relaxed);
+            writers.more("changes are made without it");
         });
         assert!(has_left(&place, first), "its directory is marked");
         let status = place.aze(&["status"]).ok();

@@ -2,12 +2,9 @@
 
 use aze_tests::ledger::Ledger;
 use aze_tests::servers::{pids, runs, states};
+use aze_tests::writers::while_writing;
 use aze_tests::{Draw, Place, signal, wait_until};
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Changes that are waited for between two steps of a test.
-const STEPS: usize = 40;
 
 /// What the server has written to its log.
 fn log(place: &Place, server: usize) -> String {
@@ -26,28 +23,14 @@ fn servers_leave(up: &[&str], leavers: &[usize], after: &[&str]) {
     fs::write(mount.join("big"), &big).expect("written");
     let before = pids(&place, "v");
     let mut ledger = Ledger::new("w", Draw::new(5, 1));
-    fs::create_dir(mount.join(&ledger.dir)).expect("a directory");
-    let (over, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                let done = ledger.step(&mount);
-                assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
-                steps.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        let more = |what: &str| {
-            let so_far = steps.load(Ordering::Relaxed);
-            wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
-        };
-        more("changes are made");
+    while_writing(&mount, std::slice::from_mut(&mut ledger), |writers| {
+        writers.more("changes are made");
         for leaver in leavers {
             // Batch systems send it more than once.
             (0..3).for_each(|_| signal(before[*leaver], libc::SIGTERM));
             wait_until("the server ends", || !runs(before[*leaver]));
-            more("changes are made without it");
+            writers.more("changes are made without it");
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert_eq!(states(&place), after);
     ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
