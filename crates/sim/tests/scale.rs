@@ -17,9 +17,12 @@ use support::{ROOT, create, name, opened_file, with_cluster};
 const SERVERS: [u16; 3] = [4, 64, 256];
 const LARGER: [u16; 2] = [1024, SERVERS_MAX];
 
-/// Memory of one simulated server and of its part of the simulation, in bytes, at any moment of its start, on any number of servers: as
-/// the allocator counts it, not what the system gave. A map that all have alike is there once.
-const SERVER_BYTES_MAX: u64 = 256 << 10;
+/// Memory of one simulated server and of its part of the simulation, in bytes, at any moment of its start: as the allocator counts it, not
+/// what the system gave. A map that all have alike is there once. Most of it is shards, and what servers have of each other: 190 KB on 256
+/// servers, 204 KB on 1,024, 254 KB on 4,096.
+fn server_bytes_max(servers: u16) -> u64 {
+    if servers <= LARGER[0] { 216 << 10 } else { 272 << 10 }
+}
 
 /// Memory of this process that is in use, and the most that was, in bytes that were asked for.
 static IN_USE: AtomicU64 = AtomicU64::new(0);
@@ -99,7 +102,10 @@ fn costs(servers: u16) -> Costs {
         // The client, and what is there once, are among the bytes of a small volume.
         let each = (MOST.load(Ordering::Relaxed) - before) / u64::from(servers);
         println!("{each} bytes for each of {servers} servers");
-        assert!(servers < SERVERS[2] || each <= SERVER_BYTES_MAX, "{each} bytes for each of {servers} servers");
+        assert!(
+            servers < SERVERS[2] || each <= server_bytes_max(servers),
+            "{each} bytes for each of {servers} servers"
+        );
         let unopened = NewFile { open: None, ..opened_file() };
         for (dir, names) in [("/few/below", 10), ("/many/below", NAMES)] {
             let below = client.mkdir_all(&ROOT, dir.as_bytes(), 0o755).await.expect("directories can be made").ino;
