@@ -176,6 +176,9 @@ fn disk(place: &Place, name: &str) -> PathBuf {
     disk
 }
 
+/// Names, each with a text.
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
 #[test]
 fn each_batch_system_names_the_local_disk_of_a_job() {
     let nodes = Place::new();
@@ -183,7 +186,7 @@ fn each_batch_system_names_the_local_disk_of_a_job() {
     let nodes = nodes.path("nodes");
     let through = "shift; exec \"$@\"";
     let mpiexec = r#"if [ "$1" = uname ]; then echo 127.0.0.1; exit; fi; shift 4; exec "$@""#;
-    let cases: [(&str, &[(&str, &str)], &[(&str, &str)], &str); 6] = [
+    let cases: [(&str, Pairs, Pairs, &str); 6] = [
         (
             "slurm",
             &[("scontrol", "echo 127.0.0.1"), ("srun", "shift 5; exec \"$@\"")],
