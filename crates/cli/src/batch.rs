@@ -206,7 +206,8 @@ fn hosts_before_counts(text: &str) -> Vec<String> {
     text.split_whitespace().step_by(2).map(str::to_owned).collect()
 }
 
-fn set(name: &str) -> Option<String> {
+/// A variable of the environment, if it has a value.
+pub fn set(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 

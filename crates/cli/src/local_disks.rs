@@ -5,6 +5,7 @@
 //! the volume keeps there goes with it: a server removes its part when the volume ends, and `aze down` those of servers
 //! that were killed.
 
+use crate::batch::set;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::Order;
 use crate::volume::{self, LOCAL};
@@ -12,7 +13,6 @@ use crate::{kept, show, size, sys};
 use aze_io::real::files;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -281,10 +281,6 @@ pub fn told<'a>(disks: impl Iterator<Item = &'a Disk>) -> String {
 /// Whether these are the words of `--storage` for local disks.
 pub fn is_meant(storage: &[String]) -> bool {
     storage == [LOCAL]
-}
-
-fn set(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]

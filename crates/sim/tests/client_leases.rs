@@ -1,6 +1,7 @@
 //! Answers that clients believe without asking again are true, even if the network loses, delays or repeats
 //! recalls, and also where servers let their clients read without a request.
 
+mod rough;
 mod support;
 
 use aze_client::{Aged, Client, NewFile};
@@ -11,6 +12,7 @@ use aze_proto::{Change, Code, FileKind, Ino, Time};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
+use rough::{rough, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -228,23 +230,6 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Vec<Strin
     cluster.end();
     let wrong = wrong.lock().clone();
     (wrong, hits)
-}
-
-fn rough() -> Faults {
-    Faults {
-        loss_ppm: 10_000,
-        duplicate_ppm: 20_000,
-        reorder_ppm: 50_000,
-        connection_cut_ppm: 2_000,
-        ..Faults::default()
-    }
-}
-
-/// Seeds on every change, `AZE_SIM_SEEDS` for more of them, from `AZE_SIM_FROM` on.
-fn seeds(otherwise: u64) -> std::ops::Range<u64> {
-    let number = |variable: &str| std::env::var(variable).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let from = number("AZE_SIM_FROM").unwrap_or(0);
-    from..from + number("AZE_SIM_SEEDS").unwrap_or(otherwise)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A file that is opened again without a request is the one that a request would have opened: with its rights, its name, and
 //! contents no older than the open. Several clients open, change, replace and forbid the same files, over networks that lose and delay.
 
+mod rough;
 mod support;
 
 use aze_client::{Access, Client, File};
@@ -11,6 +12,7 @@ use aze_proto::{Change, Code, Failure, Identity, Ino, NameHash};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
+use rough::{rough, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,23 +257,6 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64
     cluster.end();
     let seen = std::mem::take(&mut *seen.lock());
     (seen, without)
-}
-
-fn rough() -> Faults {
-    Faults {
-        loss_ppm: 10_000,
-        duplicate_ppm: 20_000,
-        reorder_ppm: 50_000,
-        connection_cut_ppm: 2_000,
-        ..Faults::default()
-    }
-}
-
-/// Seeds on every change, `AZE_SIM_SEEDS` for more of them, from `AZE_SIM_FROM` on.
-fn seeds(otherwise: u64) -> std::ops::Range<u64> {
-    let number = |variable: &str| std::env::var(variable).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let from = number("AZE_SIM_FROM").unwrap_or(0);
-    from..from + number("AZE_SIM_SEEDS").unwrap_or(otherwise)
 }
 
 #[test]
