@@ -4,6 +4,7 @@ use aze_tests::{Place, Ran, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -119,6 +120,36 @@ fn what_a_job_does_is_seen_while_it_does_it() {
     assert_eq!(servers.len(), 2);
     let sum: f64 = servers.iter().filter_map(|server| server["requests_per_s"].as_f64()).sum();
     assert!(sum > 1.0 && servers.iter().all(|server| server["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0)));
+}
+
+/// Programs that open a file through a mount whose kernel knows its name ask for the inode. A file that has another name by now than the one
+/// with which it was made is told by its number, and how to find it.
+#[test]
+fn a_file_that_is_opened_through_a_mount_is_named() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let mount = place.mount();
+    let dir = mount.join("a/b");
+    fs::create_dir_all(&dir).expect("directories");
+    let opened = |path: &Path, is_told: &dyn Fn(&serde_json::Value, &str) -> bool| {
+        wait_until("the file is told", || {
+            // Opens for reading of one file are answered by the mount.
+            let open = |_| drop(fs::OpenOptions::new().write(true).open(path).expect("it can be opened"));
+            (0..2000).for_each(open);
+            let line = place.aze(&["status"]).ok().out;
+            let told = objects(&place.aze(&["status", "--json"]).ok().out);
+            told[0]["hot"].as_array().expect("a list").iter().any(|what| what["kind"] == "file" && is_told(what, &line))
+        });
+    };
+    let path = dir.join("input");
+    fs::write(&path, b"some").expect("written");
+    opened(&path, &|what, line| what["path"] == "/a/b/input" && line.contains("opens a second are of /a/b/input"));
+    // Most names are on another shard, and the inode stays where it is.
+    let ino = fs::metadata(&path).expect("it is there").ino().to_string();
+    let moved = dir.join("moved");
+    fs::rename(&path, &moved).expect("renamed");
+    let found = format!("the file with inode number {ino}; to find it: find MOUNT -inum {ino}");
+    opened(&moved, &|what, line| what["ino"] == ino.as_str() && what["path"].is_null() && line.contains(&found));
 }
 
 /// What most requests are for is named within seconds, and no longer when it is over.

@@ -126,6 +126,19 @@ for entry in entries:
         assert name(os.getxattr, entry.path, attribute) == 'ENODATA', (entry.name, attribute)
     assert os.listxattr(entry.path) == (['user.a'] if has and entry.name == 'f7' else []), entry.name
 "#;
+    /// A program's own changes of a directory that was said to have no attributes.
+    const OWN_ARE_SEEN: &str = r#"
+import struct
+acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *entry) for entry in
+    [(1, 7, 2**32 - 1), (2, 5, 1001), (4, 5, 2**32 - 1), (16, 5, 2**32 - 1), (32, 5, 2**32 - 1)])
+for attribute, value in [('security.a', b'label'), ('system.posix_acl_access', acl)]:
+    os.stat(sys.argv[1])
+    assert name(os.getxattr, sys.argv[1], attribute) == 'ENODATA'
+    os.setxattr(sys.argv[1], attribute, value)
+    assert os.getxattr(sys.argv[1], attribute) == value, attribute
+    os.removexattr(sys.argv[1], attribute)
+    assert name(os.getxattr, sys.argv[1], attribute) == 'ENODATA'
+"#;
     let stored = |place: &Place| vec!["--storage".to_string(), place.path("storage").display().to_string()];
     for mounted in [Mounted::new(), Mounted::of(stored)] {
         for number in 0..LISTED {
@@ -136,7 +149,6 @@ for entry in entries:
             asked.get("GetXattr").unwrap_or(&0) + asked.get("ListXattr").unwrap_or(&0)
         };
         let list = |what: &str| {
-            // Not the directory, which has no lease: it is asked for.
             let ran = aze_tests::run(Command::new("sh").arg("-c").arg("ls -l f*").current_dir(&mounted.dir)).ok();
             assert_eq!(ran.out.lines().filter(|line| line.contains(" f")).count(), LISTED, "{}", ran.out);
             python(LOOK, &[&mounted.dir, Path::new(what)]);
@@ -150,6 +162,16 @@ for entry in entries:
         let before = asked();
         list("without");
         assert_eq!(asked() - before, by_counting, "requests for attributes of files that have none");
+        // A directory that was just looked at is asked for its default list, from which new names get their rights, and for nothing else.
+        let before = asked();
+        let ran = aze_tests::run(Command::new("sh").args(["-c", "ls -ld ."]).current_dir(&mounted.dir)).ok();
+        assert_eq!(ran.out.lines().count(), 1);
+        assert_eq!(asked() - before - by_counting, 1, "requests for attributes of a directory that has none");
+        // A new file has none either, and a copy's program asks its original.
+        let before = asked();
+        aze_tests::run(Command::new("sh").args(["-c", "cp -p f1 ../copy"]).current_dir(&mounted.dir)).ok();
+        assert_eq!(asked() - before, by_counting, "requests for attributes of a file that is copied");
+        python(OWN_ARE_SEEN, &[&mounted.dir]);
         python("os.setxattr(sys.argv[1] + '/f7', 'user.a', b'b')", &[&mounted.dir]);
         let before = asked();
         list("with");

@@ -14,6 +14,7 @@ use aze_proto::wire::Blob;
 use aze_proto::xattr::{XattrSpace, absent};
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, XattrHow};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Files of which a client remembers whether they have extended attributes; one more, and all are forgotten, which costs
 /// a request each.
@@ -174,6 +175,28 @@ impl Client {
             Err(failure) if ino == Ino::ROOT && is_silence(&failure) => self.core.acl_of_root(who, name, failure).await,
             Err(failure) => Err(failure),
         }
+    }
+
+    /// As [`Client::get_xattr`], but of a directory that was looked at less than `age_max` ago, and had no extended attributes then, it need
+    /// not be asked for a security label or an access control list: programs that list directories ask for these of each. The
+    /// default list is asked for: a new name gets its rights from that.
+    ///
+    /// # Errors
+    /// As [`Client::get_xattr`].
+    pub async fn get_xattr_within(
+        &self,
+        who: &Identity,
+        ino: Ino,
+        name: &[u8],
+        age_max: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        if let Some(known) = self.core.dir_attrs.young(ino, self.core.io.mono_ns(), age_max)
+            && !known.attr.has_xattrs
+            && matches!(XattrSpace::of(name), Ok(XattrSpace::Security | XattrSpace::Acl { default: false }))
+        {
+            return Err(absent(name));
+        }
+        self.get_xattr(who, ino, name).await
     }
 
     /// The names of the extended attributes that `who` may know of: listxattr(2).

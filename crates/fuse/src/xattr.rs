@@ -48,7 +48,7 @@ pub fn get(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> R
     door.came_by_name(header, header.node)?;
     let who = door.callers.who(header);
     let value = door.serve("getxattr of", header.node, async {
-        let value = door.client.get_xattr(&who, ino(header.node), name).await;
+        let value = door.client.get_xattr_within(&who, ino(header.node), name, door.cache_time).await;
         unless_removed(door, header, value.map(Some), None)
     })?;
     // The kernel looks for access control lists of a directory that is removed, too.

@@ -5,6 +5,7 @@ use super::volume_with_agent;
 use aze_calls::indexes::WANT_DIRECTORY;
 use aze_calls::shared::{counter_at, position_at, position_in, word_of};
 use aze_calls::{Kept, Op, POSITION, Request, Stat, after_stat};
+use aze_tests::Place;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -15,6 +16,32 @@ fn opened(program: &mut Program, path: &str, flags: i32) -> (u64, OwnedFd, Optio
     let kept = answer.bytes.get(size_of::<Stat>()..).filter(|rest| !rest.is_empty()).map(take::<Kept>);
     let kept = kept.map(|kept| (kept, program.window()[..kept.len as usize].to_vec()));
     (answer.desc, answer.passed.expect("a descriptor"), kept)
+}
+
+/// A file `f` that three programs use.
+struct Changed {
+    _place: Place,
+    _agents: [AgentProcess; 2],
+    /// Has the file open as `desc`, and has written `first` to it.
+    program: Program,
+    desc: u64,
+    _held: OwnedFd,
+    /// Of the same agent.
+    second: Program,
+    /// Of another one.
+    other: Program,
+}
+
+impl Changed {
+    fn new() -> Changed {
+        let (place, volume, mut program, agent) = volume_with_agent();
+        let second = Program::start(&agent.socket);
+        let elsewhere = AgentProcess::start(&place, &volume, std::process::id());
+        let other = Program::start(&elsewhere.socket);
+        let (desc, held) = program.open("/f", libc::O_CREAT | libc::O_RDWR);
+        assert_eq!(program.write(desc, b"first"), 5);
+        Changed { _place: place, _agents: [agent, elsewhere], program, desc, _held: held, second, other }
+    }
 }
 
 /// Whether contents may still be shown.
@@ -54,12 +81,7 @@ fn a_position_is_shared() {
 /// Contents come with an open for reading, and a counter says when they may not be shown any more.
 #[test]
 fn contents_come_with_an_open_until_something_changes() {
-    let (place, volume, mut program, agent) = volume_with_agent();
-    let mut second = Program::start(&agent.socket);
-    let elsewhere = AgentProcess::start(&place, &volume, std::process::id());
-    let mut other = Program::start(&elsewhere.socket);
-    let (desc, _held) = program.open("/f", libc::O_CREAT | libc::O_RDWR);
-    assert_eq!(program.write(desc, b"first"), 5);
+    let Changed { _place, _agents, _held, mut program, desc, mut second, mut other } = Changed::new();
     let shared = second.shared();
     for flags in [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY | libc::O_DIRECT] {
         assert_eq!(opened(&mut second, "/f", flags).2, None, "{flags:#o}");
@@ -107,12 +129,7 @@ fn contents_come_with_an_open_until_something_changes() {
 /// programs can look there before they open the next file.
 #[test]
 fn contents_of_a_file_that_is_opened_for_reading_and_writing_are_shown_while_nobody_has_changed_it() {
-    let (place, volume, mut program, agent) = volume_with_agent();
-    let mut second = Program::start(&agent.socket);
-    let elsewhere = AgentProcess::start(&place, &volume, std::process::id());
-    let mut other = Program::start(&elsewhere.socket);
-    let (desc, _held) = program.open("/f", libc::O_CREAT | libc::O_RDWR);
-    assert_eq!(program.write(desc, b"first"), 5);
+    let Changed { _place, _agents, _held, mut program, desc, mut second, mut other } = Changed::new();
     let both = Request { a: libc::O_RDWR as u64, len: WANT_DIRECTORY, ..Request::default() };
     // The client looks the name up until its server has let it do so by itself.
     for _ in 0..3 {

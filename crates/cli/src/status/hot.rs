@@ -147,7 +147,11 @@ impl Hot {
             Hot::File { ino, name, share, rate } => {
                 let is_named = !name.is_empty();
                 let path = if is_named { path(client, *ino, name).await.ok() } else { None };
-                let shown = path.clone().unwrap_or_else(|| format!("the file with inode number {ino}"));
+                let shown = path.clone().unwrap_or_else(|| {
+                    format!(
+                        "the file with inode number {ino}; to find it: find MOUNT -inum {ino}, on a mount of the volume"
+                    )
+                });
                 let line = format!("hot file: {:.0} % of {rate:.0} opens a second are of {shown}", share * 100.0);
                 let ino = (!is_named).then(|| ino.to_string());
                 (line, json!({ "kind": "file", "path": path, "ino": ino, "share": share, "per_s": rate }))
