@@ -306,11 +306,14 @@ impl Server {
 
     /// Runs a request of this server to itself.
     pub(crate) async fn run_local(self: &Arc<Self>, request: &Request, mut work: Work) -> Result<Reply, Failure> {
-        let shard = work.header.shard;
+        let (shard, deadline_ns) = (work.header.shard, work.deadline_ns);
         let _under_way = self.enter_alone(request, &work).await?;
         let result = self.run_local_now(request, &mut work).await;
         if self.waits_for_recalls(request) {
             self.recalled(shard).await;
+        }
+        if let Some(dirs) = self.untold_parts(request) {
+            self.parts_told(dirs, deadline_ns).await;
         }
         result
     }
@@ -573,10 +576,7 @@ impl Server {
                 self.directories.update(stub.clone());
                 Ok(Reply::Done.into())
             }
-            Request::Fragment { dir } => {
-                let (entries, subdirs, changed) = self.directories.fragment(*dir);
-                Ok(Reply::FragmentIs { entries, subdirs, changed }.into())
-            }
+            Request::Fragment { dir } => Ok(self.part(*dir).into()),
             Request::Prepare(prepare) => self.prepare(work, prepare),
             Request::PrepareExchange(prepare) => self.prepare_exchange(work, prepare),
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),

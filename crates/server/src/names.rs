@@ -16,6 +16,7 @@ mod links;
 mod listing;
 mod locks;
 pub(crate) mod opens;
+mod parts;
 pub(crate) mod release;
 mod removal;
 mod rename;

@@ -22,6 +22,8 @@ pub enum Sabotage {
     SkipNamespaceEpochCheck,
     /// New rights of the root are told to those servers only that have got its stub.
     TellHoldersOfRoot,
+    /// A server does not tell the home of a directory before it answers a change of its part.
+    ForgetParts,
     /// A directory is removed without closing it at the servers that may hold entries.
     SkipDirectoryClose,
     /// A server that restarted empty serves files older than itself, as if they had holes.

@@ -11,6 +11,7 @@ use crate::coherence::state::published::PublishedIndex;
 use crate::coherence::state::watch::Watches;
 use crate::names::state::held::{Opens, Running};
 use crate::names::state::lock_table::FileLocks;
+use crate::names::state::parts::Parts;
 use crate::names::state::turns::Queue;
 use crate::sabotage::{Sabotage, Switches};
 pub(crate) use crate::shards::logged::LoggedChunks;
@@ -54,6 +55,8 @@ pub(crate) struct Names {
 #[derive(Default)]
 pub(crate) struct Holders {
     pub(crate) servers: BTreeMap<ServerIndex, Incarnation>,
+    /// What they have said of their parts.
+    pub(crate) parts: Parts,
     /// Version of the stub.
     pub(crate) version: u64,
     /// The directory is being closed: no stub is given out.

@@ -100,6 +100,8 @@ pub struct Plan {
     pub exchanges: bool,
     /// Whether a client checks the volume while others work.
     pub checks: bool,
+    /// Whether a client looks at directories while others work.
+    pub looks: bool,
     /// Whether slots move between servers meanwhile.
     pub slots_move: bool,
     /// Whether servers leave meanwhile.
@@ -149,6 +151,7 @@ impl Plan {
             slow_payloads: slow_payloads(&mut SimRng::new(seed, "pauses")),
             exchanges: SimRng::new(seed, "exchanges").chance(500_000),
             checks: SimRng::new(seed, "checks").chance(400_000),
+            looks: false,
             slots_move: false,
             servers_leave: false,
             servers_join: false,
@@ -174,6 +177,11 @@ impl Plan {
         let (plan, mut rng) = (Plan::of(seed), SimRng::new(seed, "joining"));
         let (servers_leave, slots_move) = (rng.chance(333_000), rng.chance(250_000));
         Plan { servers_join: true, servers_leave, slots_move, ..plan }
+    }
+
+    /// The same, with several servers, and with a client that looks at directories.
+    pub fn with_looks(self) -> Plan {
+        Plan { servers: self.servers.max(3), looks: true, ..self }
     }
 
     /// The same with protections removed.

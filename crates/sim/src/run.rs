@@ -261,6 +261,10 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
             tasks.push(cluster.on_client(number % clients.len(), watching));
         }
     }
+    if plan.looks {
+        let looking = attributes::look(worker(1, "looker"), plan.name_ops);
+        tasks.push(cluster.on_client(1 % clients.len(), looking));
+    }
     if plan.checks {
         let (client, plan, board) = (clients[0].clone(), plan.clone(), board.clone());
         tasks.push(cluster.on_client(0, async move {

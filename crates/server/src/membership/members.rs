@@ -129,6 +129,7 @@ pub async fn start_when(
         }
     }
     server.tell_of_ends();
+    server.tell_of_parts();
     may_join.await;
     let map = match &server.config.comeback {
         Some(comeback) => server.come_back(comeback).await?,

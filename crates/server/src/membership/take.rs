@@ -323,6 +323,7 @@ impl Server {
                 return Err(Failure::new(Code::Busy, format!("directory {dir} is being removed")).into());
             }
             holders.servers.insert(holder, incarnation);
+            holders.parts.changes(holder);
         }
         Ok(Reply::Done.into())
     }

@@ -35,61 +35,71 @@ impl Server {
         if !exact || attr.kind != FileKind::Directory {
             return Ok(Reply::Attributes { attr }.into());
         }
-        let holders = holders_of(&names, ino);
+        let (parts, _, to_ask) = self.parts_known(&mut names, ino);
         drop(names);
-        self.gathered(attr, mtime_set, holders)
-    }
-
-    /// Adds the holders' parts to a directory's attributes; at once if this server is the only holder.
-    fn gathered(self: &Arc<Self>, mut attr: Attr, mtime_set: Time, holders: Vec<ServerIndex>) -> Attempt<Output> {
-        if holders.iter().all(|holder| *holder == self.slot()) {
-            if !holders.is_empty() {
-                let part = self.directories.fragment(attr.ino);
-                merge(&mut attr, mtime_set, &[part]);
-            }
+        if to_ask.is_empty() {
+            merge(&mut attr, mtime_set, &parts);
             return Ok(Reply::Attributes { attr }.into());
         }
         let server = self.clone();
         then(async move {
-            server.gather(&mut attr, mtime_set, &holders, false).await?;
+            server.gather(&mut attr, mtime_set).await?;
             Ok(Reply::Attributes { attr })
         })
     }
 
-    /// Adds what the holders of a directory know of its entries; `living`: not those whose processes have ended.
-    async fn gather(
-        self: &Arc<Self>,
-        attr: &mut Attr,
-        mtime_set: Time,
-        holders: &[ServerIndex],
-        living: bool,
-    ) -> Result<(), Failure> {
-        let mut parts = Vec::with_capacity(holders.len());
-        let (mut holders, mut answers) = (holders.to_vec(), Vec::new());
+    /// Adds what the holders of a directory know of its entries.
+    async fn gather(self: &Arc<Self>, attr: &mut Attr, mtime_set: Time) -> Result<(), Failure> {
+        let (mut parts, mut answers) = (Vec::new(), Vec::new());
         for _ in 0..GATHERS_MAX {
             let epoch = self.map_epoch_now();
             // Not older than this map: entries may have moved to a server that was not a holder before.
-            if let Some(cell) = self.shards.home(attr.ino) {
-                holders = holders_of(&cell.names.lock(), attr.ino);
-            }
-            // Who has left gave its entries to servers that were noted as holders before; another thread may be striking it off
-            // just now.
-            let map = self.map();
-            holders.retain(|holder| if living { !map.is_gone(*holder) } else { !map.has_left(*holder) });
-            answers = self.ask_each(&holders, &Request::Fragment { dir: attr.ino }).await;
+            let Some(cell) = self.shards.home(attr.ino) else { return Err(self.stale()) };
+            let (known, question, to_ask) = self.parts_known(&mut cell.names.lock(), attr.ino);
+            parts = known;
+            answers = self.ask_for_parts(attr.ino, &to_ask, question).await;
             if self.map_epoch_now() == epoch {
                 break;
             }
         }
         for (holder, answer) in answers {
             match answer {
-                Ok(Reply::FragmentIs { entries, subdirs, changed }) => parts.push((entries, subdirs, changed)),
-                Ok(_) => return Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
+                Ok(part) => parts.push(part),
                 // The map has changed as often as this has asked: the client begins anew.
                 Err(_) if self.map().has_left(holder) => return Err(self.stale()),
-                Err(failure) => {
-                    return Err(failure.during(format!("entries of directory {} on server {holder}", attr.ino)));
-                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        merge(attr, mtime_set, &parts);
+        Ok(())
+    }
+
+    /// As [`Self::gather`], of those holders only whose processes have not ended, and all of them are asked.
+    async fn gather_from_living(
+        self: &Arc<Self>,
+        attr: &mut Attr,
+        mtime_set: Time,
+        holders: &[ServerIndex],
+    ) -> Result<(), Failure> {
+        let (mut holders, mut answers) = (holders.to_vec(), Vec::new());
+        for _ in 0..GATHERS_MAX {
+            let epoch = self.map_epoch_now();
+            if let Some(cell) = self.shards.home(attr.ino) {
+                holders = holders_of(&cell.names.lock(), attr.ino);
+            }
+            let map = self.map();
+            holders.retain(|holder| !map.is_gone(*holder));
+            answers = self.ask_for_parts(attr.ino, &holders, self.directories.number()).await;
+            if self.map_epoch_now() == epoch {
+                break;
+            }
+        }
+        let mut parts = Vec::with_capacity(answers.len());
+        for (holder, answer) in answers {
+            match answer {
+                Ok(part) => parts.push(part),
+                Err(_) if self.map().has_left(holder) => return Err(self.stale()),
+                Err(failure) => return Err(failure),
             }
         }
         merge(attr, mtime_set, &parts);
@@ -123,7 +133,7 @@ impl Server {
     ) -> Result<Reply, Failure> {
         let (ino, before) = (inode.attr.ino, inode.attr.clone());
         // Nothing changes if one of them cannot be asked afterwards for the attributes of the answer.
-        self.gather(&mut before.clone(), inode.rare.get().mtime_set, &holders, true).await?;
+        self.gather_from_living(&mut before.clone(), inode.rare.get().mtime_set, &holders).await?;
         let set = access::check_setattr(identity, &inode, change, stamp.time)?;
         let after = Attr {
             mode: set.mode.unwrap_or(before.mode),
@@ -143,7 +153,7 @@ impl Server {
         }
         let (mut attr, mtime_set) = self.attr_here(ino)?;
         // What one that has ended knew of times comes back with it, or is lost with its entries.
-        self.gather(&mut attr, mtime_set, &holders, true).await?;
+        self.gather_from_living(&mut attr, mtime_set, &holders).await?;
         Ok(Reply::Attributes { attr })
     }
 
@@ -364,6 +374,7 @@ impl Server {
             });
         }
         holders.servers.insert(holder, incarnation);
+        holders.parts.changes(holder);
         let stub = stub_of(&names, dir).ok_or_else(|| Failure::from(Code::Internal))?;
         Ok(Reply::StubGranted { stub }.into())
     }

@@ -5,6 +5,7 @@ pub(crate) mod held;
 pub(crate) mod lock_table;
 pub(crate) mod moves;
 pub(crate) mod namespace;
+pub(crate) mod parts;
 pub(crate) mod transactions;
 pub(crate) mod turns;
 pub(crate) mod unresolved;

@@ -23,14 +23,21 @@ impl Server {
     }
 
     /// Sends an answer as soon as the records that it rests on are safe enough.
-    /// Before that it waits until no client holds a lease of what the request has changed.
+    /// Before that it waits until no client holds a lease of what the request has changed, and no home counts on a part of a directory that
+    /// the request has changed.
     pub(crate) fn respond(&self, request: Request, work: Work, result: Result<Reply, Failure>) {
         if work.responder.is_some()
-            && self.waits_for_recalls(&request)
+            && let (recalls, parts) = (self.waits_for_recalls(&request), self.untold_parts(&request))
+            && (recalls || parts.is_some())
             && let Some(server) = self.me.upgrade()
         {
             return self.io.spawn(async move {
-                server.recalled(work.header.shard).await;
+                if recalls {
+                    server.recalled(work.header.shard).await;
+                }
+                if let Some(dirs) = parts {
+                    server.parts_told(dirs, work.deadline_ns).await;
+                }
                 server.respond_now(request, work, result);
             });
         }

@@ -100,6 +100,7 @@ impl Server {
         let holders = names.holders.entry(dir).or_default();
         holders.version = holders.version.max(first);
         holders.servers.insert(holder, incarnation);
+        holders.parts.changes(holder);
         true
     }
 

@@ -38,6 +38,7 @@ const PROTECTIONS: [Sabotage; 43] = [
     Sabotage::SkipDuplicateCheck,
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
+    Sabotage::ForgetParts,
     Sabotage::SkipBornCheck,
     Sabotage::SkipTruncation,
     Sabotage::ShortReach,

@@ -1,9 +1,12 @@
-//! One task counts up in an extended attribute of a file; others read it.
+//! One task counts up in an extended attribute of a file; others read it. Another one looks at directories.
 
 use super::{ROOT, Worker};
 use aze_io::sync::Mutex;
-use aze_proto::{Code, Ino, XattrHow};
+use aze_proto::{Code, FileKind, Ino, XattrHow};
 use std::sync::Arc;
+
+/// Names of a directory that a look goes on to.
+const NAMES: usize = 50;
 
 /// The file.
 pub const ATTRIBUTED_FILE: &[u8] = b"/attributed";
@@ -48,6 +51,22 @@ pub async fn read(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
         if seen < least || seen > most {
             let what = format!("{}: reads a count of {seen}, which is {least} to {most}", worker.who);
             worker.board.violation(what);
+        }
+    }
+}
+
+/// Looks at the root and the directories below it, again and again: their homes count on what other servers have said of their parts. What is
+/// wrong for good is found when all is over.
+pub async fn look(mut worker: Worker, ops: u64) {
+    for _ in 0..ops {
+        worker.think().await;
+        let mut dirs = vec![Ino::ROOT];
+        while let Some(dir) = dirs.pop() {
+            // Any may be away, or be removed just now.
+            let _ = worker.client.getattr(&ROOT, dir).await;
+            let listed = worker.client.list(&ROOT, dir, 0, NAMES, false).await.map(|page| page.entries);
+            let below = listed.into_iter().flatten().filter(|entry| entry.kind == FileKind::Directory);
+            dirs.extend(below.map(|entry| entry.ino));
         }
     }
 }

@@ -12,8 +12,10 @@ use aze_io::sync::Mutex;
 use aze_meta::access::{self, Want};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ServerIndex, SessionId, ShardId, Stub, Time};
 use futures_channel::oneshot;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Locks over which directories are spread, so that two directories seldom share one.
 const PARTS: u64 = 64;
@@ -28,10 +30,56 @@ pub(crate) struct Directories {
     left: Mutex<BTreeMap<Ino, Left>>,
     /// Rights of the root, as its home has told every server: they count when the home has ended before this server has got the stub.
     root: Mutex<Option<Stub>>,
-    /// Fetches begun.
-    fetches: AtomicU64,
+    /// Numbers given out.
+    numbers: AtomicU64,
+    /// Directories whose homes are being told that their parts here change.
+    untold: Untold,
     /// Where clients read in which directories they may look names up.
     published: PublishedIndex,
+}
+
+/// Parts that homes count on and that change.
+#[derive(Default)]
+struct Untold {
+    /// How many there are.
+    count: AtomicUsize,
+    dirs: Mutex<BTreeMap<Ino, Telling>>,
+    /// Has a home told.
+    tell: OnceLock<Tell>,
+}
+
+/// Begins to tell the home of a directory; called within the directory's lock.
+pub(crate) type Tell = Box<dyn Fn(Ino) + Send + Sync>;
+
+#[derive(Default)]
+struct Telling {
+    /// The part has been said, and has changed, once more since.
+    again: bool,
+    waiters: Vec<oneshot::Sender<()>>,
+}
+
+impl Untold {
+    /// A part changes; `is_promised` says whether the home counts on it as it was.
+    fn changes(&self, dir: Ino, is_promised: &mut bool) {
+        if std::mem::take(is_promised) {
+            self.begin(dir);
+        }
+    }
+
+    #[cold]
+    fn begin(&self, dir: Ino) {
+        let Some(tell) = self.tell.get() else { return };
+        let mut dirs = self.dirs.lock();
+        match dirs.entry(dir) {
+            Entry::Occupied(telling) => telling.into_mut().again = true,
+            Entry::Vacant(place) => {
+                place.insert(Telling::default());
+                self.count.fetch_add(1, Ordering::SeqCst);
+                drop(dirs);
+                tell(dir);
+            }
+        }
+    }
 }
 
 /// This server's part of a directory, as an earlier life has left it.
@@ -41,6 +89,8 @@ pub(crate) struct Left {
     pub(crate) subdirs: u64,
     pub(crate) changed: Time,
     pub(crate) shards: BTreeSet<ShardId>,
+    /// The home counts on it as it is.
+    pub(crate) is_promised: bool,
 }
 
 struct Directory {
@@ -52,6 +102,8 @@ struct Directory {
     subdirs: u64,
     /// When entries last came or went.
     changed: Time,
+    /// The home counts on this part as it is.
+    is_promised: bool,
     /// Shards of this server that may hold entries.
     shards: Shards,
     /// The last round of closing that was taken back.
@@ -89,6 +141,7 @@ impl Directory {
             entries: left.entries,
             subdirs: left.subdirs,
             changed: left.changed,
+            is_promised: left.is_promised,
             shards: left.shards.into_iter().collect(),
             round_over: 0,
             waiters: Vec::new(),
@@ -106,7 +159,46 @@ impl Directory {
 impl Directories {
     pub(crate) fn new(published: PublishedIndex) -> Directories {
         let parts = (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect();
-        Directories { parts, left: Mutex::default(), root: Mutex::default(), fetches: AtomicU64::new(0), published }
+        let (numbers, untold) = (AtomicU64::new(0), Untold::default());
+        Directories { parts, left: Mutex::default(), root: Mutex::default(), numbers, untold, published }
+    }
+
+    /// What tells homes that parts change which they count on.
+    pub(crate) fn on_change(&self, tell: Tell) {
+        // Set once, when the server is made.
+        let _ = self.untold.tell.set(tell);
+    }
+
+    /// A number that was not given out before.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether no home is to be told anything.
+    pub(crate) fn are_told(&self) -> bool {
+        self.untold.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// A receiver that is sent to when the directory's home has been told; `None` if it has.
+    pub(crate) fn wait_told(&self, dir: Ino) -> Option<oneshot::Receiver<()>> {
+        let mut dirs = self.untold.dirs.lock();
+        let (sender, receiver) = oneshot::channel();
+        dirs.get_mut(&dir)?.waiters.push(sender);
+        Some(receiver)
+    }
+
+    /// The directory's home has been told; gives whether it has to be told once more.
+    pub(crate) fn has_told(&self, dir: Ino) -> bool {
+        let mut dirs = self.untold.dirs.lock();
+        if dirs.get_mut(&dir).is_some_and(|telling| std::mem::take(&mut telling.again)) {
+            return true;
+        }
+        for waiter in dirs.remove(&dir).map(|telling| telling.waiters).into_iter().flatten() {
+            // A waiter that has given up is no concern.
+            let _ = waiter.send(());
+        }
+        self.untold.count.fetch_sub(1, Ordering::SeqCst);
+        false
     }
 
     /// What an earlier life has left, for a server that comes back alone: it gets the stubs when it needs them.
@@ -159,6 +251,7 @@ impl Directories {
             return Err(Failure::new(Code::Invalid, format!("directory {dir} has been imported")).into());
         }
         directory.entries += 1;
+        self.untold.changes(dir, &mut directory.is_promised);
         Ok(stub)
     }
 
@@ -186,6 +279,7 @@ impl Directories {
         let directory = part.get_mut(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
         let stub = checked(dir, directory, identity, Want::CHANGE_NAMES, since)?;
         directory.entries += 1;
+        self.untold.changes(dir, &mut directory.is_promised);
         Ok(stub)
     }
 
@@ -195,10 +289,12 @@ impl Directories {
             directory.subdirs += u64::from(is_dir);
             directory.changed = directory.changed.max(time);
             directory.shards.insert(shard);
+            self.untold.changes(dir, &mut directory.is_promised);
         } else if let Some(left) = self.left.lock().get_mut(&dir) {
             left.subdirs += u64::from(is_dir);
             left.changed = left.changed.max(time);
             left.shards.insert(shard);
+            self.untold.changes(dir, &mut left.is_promised);
         }
     }
 
@@ -206,8 +302,10 @@ impl Directories {
     pub(crate) fn not_added(&self, dir: Ino) {
         if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
             directory.entries -= 1;
+            self.untold.changes(dir, &mut directory.is_promised);
         } else if let Some(left) = self.left.lock().get_mut(&dir) {
             left.entries -= 1;
+            self.untold.changes(dir, &mut left.is_promised);
         }
     }
 
@@ -217,6 +315,7 @@ impl Directories {
             directory.entries -= 1;
             directory.subdirs -= u64::from(is_dir);
             directory.changed = directory.changed.max(time);
+            self.untold.changes(dir, &mut directory.is_promised);
             if !more {
                 directory.shards.remove(shard);
             }
@@ -224,6 +323,7 @@ impl Directories {
             left.entries -= 1;
             left.subdirs -= u64::from(is_dir);
             left.changed = left.changed.max(time);
+            self.untold.changes(dir, &mut left.is_promised);
             if !more {
                 left.shards.remove(&shard);
             }
@@ -235,9 +335,11 @@ impl Directories {
         if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
             directory.subdirs = directory.subdirs + u64::from(is_dir) - u64::from(was_dir);
             directory.changed = directory.changed.max(time);
+            self.untold.changes(dir, &mut directory.is_promised);
         } else if let Some(left) = self.left.lock().get_mut(&dir) {
             left.subdirs = left.subdirs + u64::from(is_dir) - u64::from(was_dir);
             left.changed = left.changed.max(time);
+            self.untold.changes(dir, &mut left.is_promised);
         }
     }
 
@@ -263,12 +365,25 @@ impl Directories {
         }
     }
 
+    /// As [`Self::fragment`], for the directory's home, which counts on it until it has been told of a change.
+    pub(crate) fn promised(&self, dir: Ino) -> (u64, u64, Time) {
+        let mut part = self.part(dir).lock();
+        if let Some(directory) = part.get_mut(&dir) {
+            directory.is_promised = true;
+            return (directory.entries, directory.subdirs, directory.changed);
+        }
+        let mut left = self.left.lock();
+        let Some(left) = left.get_mut(&dir) else { return (0, 0, Time(0)) };
+        left.is_promised = true;
+        (left.entries, left.subdirs, left.changed)
+    }
+
     /// Marks the stub as being fetched, unless another caller is fetching it.
     pub(crate) fn begin_fetch(&self, dir: Ino) -> Fetch {
         let mut part = self.part(dir).lock();
         match part.get_mut(&dir) {
             None => {
-                let fetch = self.fetches.fetch_add(1, Ordering::Relaxed);
+                let fetch = self.number();
                 let left = self.left.lock().remove(&dir).unwrap_or_default();
                 part.insert(dir, Directory::fetching(fetch, left));
                 Fetch::Mine(fetch)
@@ -324,10 +439,10 @@ impl Directories {
 
     /// The stub of a directory that goes could not be had: what is here of the directory stays.
     fn keep_left(&self, dir: Ino, directory: &Directory) {
-        let Directory { entries, subdirs, changed, .. } = *directory;
+        let Directory { entries, subdirs, changed, is_promised, .. } = *directory;
         if entries > 0 || changed > Time(0) {
             let shards = directory.shards.at_least(ShardId(0)).into_iter().collect();
-            self.left.lock().insert(dir, Left { entries, subdirs, changed, shards });
+            self.left.lock().insert(dir, Left { entries, subdirs, changed, shards, is_promised });
         }
     }
 
@@ -348,6 +463,7 @@ impl Directories {
             directory.subdirs += brought.subdirs;
             directory.changed = directory.changed.max(brought.changed);
             brought.shards.iter().for_each(|shard| directory.shards.insert(*shard));
+            self.untold.changes(dir, &mut directory.is_promised);
             return;
         }
         let mut left = self.left.lock();
@@ -356,6 +472,7 @@ impl Directories {
         here.subdirs += brought.subdirs;
         here.changed = here.changed.max(brought.changed);
         here.shards.extend(&brought.shards);
+        self.untold.changes(dir, &mut here.is_promised);
     }
 
     /// Entries have gone with a slot.
@@ -365,10 +482,12 @@ impl Directories {
             directory.entries -= gone.entries;
             directory.subdirs -= gone.subdirs;
             gone.shards.iter().for_each(|shard| directory.shards.remove(*shard));
+            self.untold.changes(dir, &mut directory.is_promised);
         } else if let Some(left) = self.left.lock().get_mut(&dir) {
             left.entries -= gone.entries;
             left.subdirs -= gone.subdirs;
             left.shards.retain(|shard| !gone.shards.contains(shard));
+            self.untold.changes(dir, &mut left.is_promised);
         }
     }
 
