@@ -16,7 +16,7 @@ use aze_proto::BackingIdentity;
 use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::limits::{DEADLINE_MS_DEFAULT, WIRE_VERSIONS};
 use aze_proto::slots::Placement;
 use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
@@ -410,6 +410,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         owner_gid: owner.gid,
         transport,
         deadline: PEER_TIME_MAX,
+        versions: WIRE_VERSIONS,
         backing: None,
         storage: storage(order)?,
         memory_bytes: crate::memory::of_this_process,

@@ -132,7 +132,8 @@ wire_enum! {
         45 = StubDrop { dir: Ino },
         /// Server: a directory's rights have changed; of the root, every server is told its rights. Reply: `Done`.
         46 = StubUpdate { stub: Stub },
-        /// Server: this server's part of a directory's counts. Reply: `FragmentIs`.
+        /// Server, from a directory's home: this server's part of its counts. From version 16 on who has answered sends `StubGet` before it
+        /// answers a change of that part. Reply: `FragmentIs`.
         47 = Fragment { dir: Ino },
         /// Entry shard of a rename's new name: lock and validate. Reply: `Prepared`.
         48 = Prepare(Prepare),

@@ -532,12 +532,12 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "head",
-        "415a4b0f0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f269c08105a285de8dd018ffbc6aad6a8b1626f6479",
+        "415a4b100200000002000000000000000000000000000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f2699f24d39271ca129e520181dfb9c9110626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_15() {
+fn encodings_are_those_of_version_16() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

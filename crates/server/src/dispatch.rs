@@ -576,7 +576,7 @@ impl Server {
                 self.directories.update(stub.clone());
                 Ok(Reply::Done.into())
             }
-            Request::Fragment { dir } => Ok(self.part(*dir).into()),
+            Request::Fragment { dir } => Ok(self.part(*dir, work.header.version).into()),
             Request::Prepare(prepare) => self.prepare(work, prepare),
             Request::PrepareExchange(prepare) => self.prepare_exchange(work, prepare),
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),

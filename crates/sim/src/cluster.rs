@@ -5,8 +5,8 @@ use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::sync::Mutex;
 use aze_io::{Addr, Io};
-use aze_proto::handshake::Secret;
-use aze_proto::limits::START_SECONDS_MAX;
+use aze_proto::handshake::{Secret, Versions};
+use aze_proto::limits::{START_SECONDS_MAX, WIRE_VERSIONS};
 use aze_proto::message::Durability;
 use aze_proto::slots::Placement;
 use aze_proto::{BackingIdentity, Failure, ServerIndex, ShardMap};
@@ -77,6 +77,8 @@ pub struct Layout {
     pub disk_bytes: u64,
     /// The directory over which the volume lies.
     pub backing: Option<Below>,
+    /// A server that speaks the oldest version of the wire only, as one of an older build.
+    pub older: Option<u16>,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -98,6 +100,7 @@ impl Layout {
             memory_bytes: CAPACITY_BYTES,
             disk_bytes: DISK_BYTES,
             backing: None,
+            older: None,
             switches,
         }
     }
@@ -188,6 +191,11 @@ impl Cluster {
             owner_gid: 0,
             transport: aze_io::Transport::Tcp,
             deadline: self.layout.deadline,
+            versions: if self.layout.older == Some(index) {
+                Versions { newest: WIRE_VERSIONS.oldest, ..WIRE_VERSIONS }
+            } else {
+                WIRE_VERSIONS
+            },
             storage: self.layout.durability.map(|durability| aze_server::Storage {
                 dirs: storage_dirs(self.layout.storage_dirs, life),
                 directories: self.layout.storage_dirs,

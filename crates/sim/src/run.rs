@@ -158,6 +158,7 @@ struct Places {
     guarded: Option<Ino>,
     moving: Option<Ino>,
     attributed: Option<Ino>,
+    filled: Option<Ino>,
 }
 
 /// Starts everything and makes the directories that the workloads use.
@@ -204,6 +205,9 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         first.mkdir_all(&ROOT, rights::INNER_DIR, 0o755).await?;
         let (inner, name) = first.resolve_parent(&ROOT, rights::GUARDED_FILE).await?;
         first.create(&ROOT, inner, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
+    }
+    if plan.looks {
+        places.filled = Some(first.mkdir_all(&ROOT, attributes::FILLED_DIR, 0o755).await?.ino);
     }
     Ok((clients, places))
 }
@@ -264,6 +268,17 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
     if plan.looks {
         let looking = attributes::look(worker(1, "looker"), plan.name_ops);
         tasks.push(cluster.on_client(1 % clients.len(), looking));
+    }
+    if let Some(dir) = places.filled {
+        let names = attributes::SharedCount::default();
+        for number in 0..2 {
+            let filler = worker(number, &format!("filler {number}"));
+            let filling = attributes::fill(filler, dir, names.clone(), number, plan.name_ops * 2);
+            tasks.push(cluster.on_client(number % clients.len(), filling));
+            let weigher = worker(number, &format!("weigher {number}"));
+            let weighing = attributes::weigh(weigher, dir, names.clone(), plan.name_ops * 4);
+            tasks.push(cluster.on_client(number % clients.len(), weighing));
+        }
     }
     if plan.checks {
         let (client, plan, board) = (clients[0].clone(), plan.clone(), board.clone());

@@ -35,7 +35,7 @@ use aze_io::slab::Slab;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener};
 use aze_meta::{Op, Stamp};
-use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX, WIRE_VERSIONS};
+use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX};
 use aze_proto::place::{KeeperGroup, ServerInfo};
 use aze_proto::slots::{Placement, SlotTable, slots_of};
 use aze_proto::{
@@ -243,7 +243,7 @@ pub(super) fn caller_config(io: &Io, config: &Config, order: &Arc<LogicalClock>)
     CallerConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
-        versions: WIRE_VERSIONS,
+        versions: config.versions,
         session: SessionId(io.random_u64()),
         server: true,
         job: format!("server {}", config.slot),
@@ -280,7 +280,7 @@ fn listen(
     let serving = ServeConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
-        versions: WIRE_VERSIONS,
+        versions: config.versions,
         uid: config.owner_uid,
         published,
     };

@@ -84,12 +84,15 @@ impl Server {
         let (mut holders, mut answers) = (holders.to_vec(), Vec::new());
         for _ in 0..GATHERS_MAX {
             let epoch = self.map_epoch_now();
+            let question = self.directories.number();
             if let Some(cell) = self.shards.home(attr.ino) {
-                holders = holders_of(&cell.names.lock(), attr.ino);
+                let mut names = cell.names.lock();
+                holders = self.living_of(holders_of(&names, attr.ino));
+                self.parts_asked(&mut names, attr.ino, &holders, question);
+            } else {
+                holders = self.living_of(holders);
             }
-            let map = self.map();
-            holders.retain(|holder| !map.is_gone(*holder));
-            answers = self.ask_for_parts(attr.ino, &holders, self.directories.number()).await;
+            answers = self.ask_for_parts(attr.ino, &holders, question).await;
             if self.map_epoch_now() == epoch {
                 break;
             }
@@ -104,6 +107,12 @@ impl Server {
         }
         merge(attr, mtime_set, &parts);
         Ok(())
+    }
+
+    fn living_of(&self, mut servers: Vec<ServerIndex>) -> Vec<ServerIndex> {
+        let map = self.map();
+        servers.retain(|server| !map.is_gone(*server));
+        servers
     }
 
     pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work, ino: Ino, change: &Change) -> Attempt<Output> {
@@ -363,6 +372,7 @@ impl Server {
             return Err(Code::NotDirectory.into());
         }
         let holders = names.holders.entry(dir).or_default();
+        holders.parts.changes(holder);
         if holders.closing {
             let (sender, decided) = oneshot::channel();
             holders.waiters.push(sender);
@@ -374,7 +384,6 @@ impl Server {
             });
         }
         holders.servers.insert(holder, incarnation);
-        holders.parts.changes(holder);
         let stub = stub_of(&names, dir).ok_or_else(|| Failure::from(Code::Internal))?;
         Ok(Reply::StubGranted { stub }.into())
     }

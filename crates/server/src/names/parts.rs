@@ -3,17 +3,25 @@
 //! Who has said its part promises to tell the home before it answers a change of it. So a directory that nobody changes costs one request,
 //! however many servers have entries of it, and one that is changed costs a question to each server with a change since the last look.
 //! The home is told by what it gets anyway from a server that wants to change entries: the request for the stub.
+//!
+//! A server whose build does not promise that speaks an older version of the wire: the home asks it at every look.
 
 use super::state::parts::Part;
 use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
-use aze_proto::{Code, Failure, Ino, Reply, Request, ServerIndex};
+use aze_proto::limits::{LEASE_MS, PARTS_KEPT_SINCE};
+use aze_proto::{Code, Failure, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before a home that could not be told is told again.
 const TELL_PAUSE: Duration = Duration::from_millis(50);
+
+/// For how long answers wait for a home that is silent, as for a client that does not give a lease back. What looks at the directory asks that
+/// very home.
+const WORD_TIME_MAX: Duration = Duration::from_millis(LEASE_MS as u64);
 
 /// Directories whose parts here a request may change.
 type Changed = [Option<Ino>; 2];
@@ -28,9 +36,17 @@ impl Server {
         let map = self.map();
         let others: Vec<ServerIndex> =
             holders.servers.keys().copied().filter(|of| *of != self.slot() && !map.has_left(*of)).collect();
-        let (mut parts, to_ask) = holders.parts.look(&others, map.epoch, question);
+        let (mut parts, mut to_ask) = holders.parts.look(&others, map.epoch, question);
         if holders.servers.contains_key(&self.slot()) {
-            parts.push(self.directories.fragment(dir));
+            let own = self.directories.fragment(dir);
+            // Entries that come with a slot are counted here before the map says so, and at their giver, too: as any other holder this one is
+            // asked when it knows how the move has ended. Looked at afterwards: a move counts what comes after it has begun, and is over after
+            // its map is in use.
+            if self.moving.is_busy() || self.map_epoch_now() != map.epoch {
+                to_ask.push(self.slot());
+            } else {
+                parts.push(own);
+            }
         }
         (parts, question, to_ask)
     }
@@ -43,34 +59,61 @@ impl Server {
         question: u64,
     ) -> Vec<(ServerIndex, Result<Part, Failure>)> {
         let mut parts = Vec::with_capacity(holders.len());
-        for (holder, answer) in self.ask_each(holders, &Request::Fragment { dir }).await {
-            let part = match answer {
-                Ok(Reply::FragmentIs { entries, subdirs, changed }) => Ok((entries, subdirs, changed)),
-                Ok(_) => Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
-                Err(failure) => Err(failure.during(format!("entries of directory {dir} on server {holder}"))),
-            };
-            if let (Ok(part), Some(cell)) = (&part, self.shards.home(dir))
+        let asked = holders.iter().map(|holder| async move { (*holder, self.ask_for_part(dir, *holder).await) });
+        for (holder, answer) in join_all(asked).await {
+            if let (Ok((part, true)), Some(cell)) = (&answer, self.shards.home(dir))
                 && let Some(holders) = cell.names.lock().holders.get_mut(&dir)
             {
                 holders.parts.learn(holder, question, *part);
             }
-            parts.push((holder, part));
+            let part = answer.map(|(part, _)| part);
+            parts.push((
+                holder,
+                part.map_err(|why| why.during(format!("entries of directory {dir} on server {holder}"))),
+            ));
         }
         parts
     }
 
-    /// At a holder: its part. The home is told before an answer says that it has changed.
-    pub(crate) fn part(&self, dir: Ino) -> Reply {
-        let is_home = self.shards.home(dir).is_some();
+    /// One holder's part, and whether it tells of the next change of it.
+    async fn ask_for_part(self: &Arc<Self>, dir: Ino, holder: ServerIndex) -> Result<(Part, bool), Failure> {
+        let request = Request::Fragment { dir };
+        let (reply, is_promised) = if holder == self.slot() {
+            (self.ask(holder, ShardId(0), request).await?, false)
+        } else {
+            let answer = self.answer_of(holder, ShardId(0), &request, &[], self.config.deadline).await;
+            if matches!(answer, Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. })) {
+                // Who is to be asked depends on the map: the asker begins anew.
+                self.refresh_map_from(holder).await?;
+            }
+            let answer = answer?;
+            (answer.reply, answer.header.version >= PARTS_KEPT_SINCE)
+        };
+        match reply {
+            Reply::FragmentIs { entries, subdirs, changed } => Ok(((entries, subdirs, changed), is_promised)),
+            _ => Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
+        }
+    }
+
+    /// At a directory's home: all parts are about to be asked for, by the question with this number.
+    pub(super) fn parts_asked(&self, names: &mut Names, dir: Ino, holders: &[ServerIndex], question: u64) {
+        if let Some(known) = names.holders.get_mut(&dir) {
+            known.parts.ask(holders, self.map_epoch_now(), question);
+        }
+    }
+
+    /// At a holder: its part, by the version in which it is asked for. The home is told before an answer says that it has changed.
+    pub(crate) fn part(&self, dir: Ino, version: u8) -> Reply {
+        let promises = version >= PARTS_KEPT_SINCE && self.shards.home(dir).is_none();
         let (entries, subdirs, changed) =
-            if is_home { self.directories.fragment(dir) } else { self.directories.promised(dir) };
+            if promises { self.directories.promised(dir) } else { self.directories.fragment(dir) };
         Reply::FragmentIs { entries, subdirs, changed }
     }
 
     /// Has homes told of parts that change.
     pub(crate) fn tell_of_parts(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
-        self.directories.on_change(Box::new(move |dir| {
+        self.directories.untold.tell_by(Box::new(move |dir| {
             if let Some(server) = this.upgrade() {
                 server.clone().io.spawn(async move { server.tell_home(dir).await });
             }
@@ -83,7 +126,7 @@ impl Server {
                 self.io.sleep(TELL_PAUSE).await;
                 continue;
             }
-            if !self.directories.has_told(dir) {
+            if !self.directories.untold.has_told(dir) {
                 return;
             }
         }
@@ -105,16 +148,20 @@ impl Server {
 
     /// The directories of a request whose answer has to wait until their homes have been told.
     pub(crate) fn untold_parts(&self, request: &Request) -> Option<Changed> {
-        let dirs = if self.directories.are_told() { [None; 2] } else { changed(request) };
+        let dirs = if self.directories.untold.is_empty() { [None; 2] } else { changed(request) };
         dirs.iter().any(Option::is_some).then_some(dirs)
     }
 
-    /// Waits until homes have been told of the parts that have changed.
+    /// Waits until homes have been told of the parts that have changed, or have been silent for [`WORD_TIME_MAX`].
     pub(crate) async fn parts_told(&self, dirs: Changed, deadline_ns: u64) {
         for dir in dirs.into_iter().flatten() {
-            if let Some(told) = self.directories.wait_told(dir) {
+            while let Some(mut waiting) = self.directories.untold.wait(dir) {
                 // After the deadline nobody waits for the answer.
-                let _ = self.await_until(told, deadline_ns, "a directory's home to be told").await;
+                let left = Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
+                let is_told = self.io.timeout(left.min(WORD_TIME_MAX), &mut waiting.told).await.is_some();
+                if is_told || left < WORD_TIME_MAX || self.directories.untold.gives_up(dir, &waiting) {
+                    break;
+                }
             }
         }
     }

@@ -9,3 +9,4 @@ pub(crate) mod parts;
 pub(crate) mod transactions;
 pub(crate) mod turns;
 pub(crate) mod unresolved;
+pub(crate) mod untold;

@@ -1,19 +1,25 @@
-//! One task counts up in an extended attribute of a file; others read it. Another one looks at directories.
+//! One task counts up in an extended attribute of a file; others read it. Another one looks at directories, and some at one directory that
+//! others fill.
 
+use super::shared::new_file;
 use super::{ROOT, Worker};
+use crate::plan::Mix;
 use aze_io::sync::Mutex;
-use aze_proto::{Code, FileKind, Ino, XattrHow};
+use aze_proto::{Code, FileKind, Ino, Name, Time, XattrHow};
 use std::sync::Arc;
 
 /// Names of a directory that a look goes on to.
 const NAMES: usize = 50;
+
+/// The directory that is filled.
+pub const FILLED_DIR: &[u8] = b"/filled";
 
 /// The file.
 pub const ATTRIBUTED_FILE: &[u8] = b"/attributed";
 
 const NAME: &[u8] = b"user.count";
 
-/// The last count that was acknowledged, and the last one that was requested.
+/// The last count that was acknowledged, and the last one that was requested. Of names: how many were, by all who make some.
 pub type SharedCount = Arc<Mutex<(u64, u64)>>;
 
 /// Counts, and tries each time to create the attribute that is already there.
@@ -68,5 +74,40 @@ pub async fn look(mut worker: Worker, ops: u64) {
             let below = listed.into_iter().flatten().filter(|entry| entry.kind == FileKind::Directory);
             dirs.extend(below.map(|entry| entry.ino));
         }
+    }
+}
+
+/// Makes names in a directory.
+pub async fn fill(mut worker: Worker, dir: Ino, names: SharedCount, number: usize, ops: u64) {
+    for next in 0..ops {
+        worker.think().await;
+        let name = Name::new(format!("{number}-{next}").as_bytes()).expect("a proper name");
+        names.lock().1 += 1;
+        let new = new_file(FileKind::File, true);
+        let made = worker.client.create(&ROOT, dir, &name, &new);
+        if worker.call(|| format!("fill in {number}-{next}"), made).await.is_ok() {
+            names.lock().0 += 1;
+        }
+    }
+}
+
+/// Looks at the directory that is filled: what anybody has been told is made shows, nothing is counted twice, and time does not go back.
+pub async fn weigh(mut worker: Worker, dir: Ino, names: SharedCount, ops: u64) {
+    // Where servers lose names there are fewer. Where frames get lost, a home that cannot be told for a second is not waited for.
+    let all_show = matches!(worker.board.mix(), Mix::Quiet | Mix::ClientDeath | Mix::Clocks);
+    let mut last = (0, Time(0));
+    for _ in 0..ops {
+        worker.think().await;
+        let least = names.lock().0;
+        let Ok(attr) = worker.client.getattr(&ROOT, dir).await else { continue };
+        let most = names.lock().1;
+        if attr.size > most || all_show && attr.size < least {
+            worker.board.violation(format!("{}: {} names, which are {least} to {most}", worker.who, attr.size));
+        }
+        let seen = (attr.size, attr.mtime);
+        if all_show && (seen.0 < last.0 || seen.1 < last.1) {
+            worker.board.violation(format!("{}: a directory goes back from {last:?} to {seen:?}", worker.who));
+        }
+        last = seen;
     }
 }

@@ -7,15 +7,14 @@
 use crate::coherence::state::published::PublishedIndex;
 use crate::membership::state::moving::Brought;
 use crate::names::state::held::Shards;
+use crate::names::state::untold::Untold;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::sync::Mutex;
 use aze_meta::access::{self, Want};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ServerIndex, SessionId, ShardId, Stub, Time};
 use futures_channel::oneshot;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Locks over which directories are spread, so that two directories seldom share one.
 const PARTS: u64 = 64;
@@ -33,53 +32,9 @@ pub(crate) struct Directories {
     /// Numbers given out.
     numbers: AtomicU64,
     /// Directories whose homes are being told that their parts here change.
-    untold: Untold,
+    pub(crate) untold: Untold,
     /// Where clients read in which directories they may look names up.
     published: PublishedIndex,
-}
-
-/// Parts that homes count on and that change.
-#[derive(Default)]
-struct Untold {
-    /// How many there are.
-    count: AtomicUsize,
-    dirs: Mutex<BTreeMap<Ino, Telling>>,
-    /// Has a home told.
-    tell: OnceLock<Tell>,
-}
-
-/// Begins to tell the home of a directory; called within the directory's lock.
-pub(crate) type Tell = Box<dyn Fn(Ino) + Send + Sync>;
-
-#[derive(Default)]
-struct Telling {
-    /// The part has been said, and has changed, once more since.
-    again: bool,
-    waiters: Vec<oneshot::Sender<()>>,
-}
-
-impl Untold {
-    /// A part changes; `is_promised` says whether the home counts on it as it was.
-    fn changes(&self, dir: Ino, is_promised: &mut bool) {
-        if std::mem::take(is_promised) {
-            self.begin(dir);
-        }
-    }
-
-    #[cold]
-    fn begin(&self, dir: Ino) {
-        let Some(tell) = self.tell.get() else { return };
-        let mut dirs = self.dirs.lock();
-        match dirs.entry(dir) {
-            Entry::Occupied(telling) => telling.into_mut().again = true,
-            Entry::Vacant(place) => {
-                place.insert(Telling::default());
-                self.count.fetch_add(1, Ordering::SeqCst);
-                drop(dirs);
-                tell(dir);
-            }
-        }
-    }
 }
 
 /// This server's part of a directory, as an earlier life has left it.
@@ -163,42 +118,9 @@ impl Directories {
         Directories { parts, left: Mutex::default(), root: Mutex::default(), numbers, untold, published }
     }
 
-    /// What tells homes that parts change which they count on.
-    pub(crate) fn on_change(&self, tell: Tell) {
-        // Set once, when the server is made.
-        let _ = self.untold.tell.set(tell);
-    }
-
     /// A number that was not given out before.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Whether no home is to be told anything.
-    pub(crate) fn are_told(&self) -> bool {
-        self.untold.count.load(Ordering::SeqCst) == 0
-    }
-
-    /// A receiver that is sent to when the directory's home has been told; `None` if it has.
-    pub(crate) fn wait_told(&self, dir: Ino) -> Option<oneshot::Receiver<()>> {
-        let mut dirs = self.untold.dirs.lock();
-        let (sender, receiver) = oneshot::channel();
-        dirs.get_mut(&dir)?.waiters.push(sender);
-        Some(receiver)
-    }
-
-    /// The directory's home has been told; gives whether it has to be told once more.
-    pub(crate) fn has_told(&self, dir: Ino) -> bool {
-        let mut dirs = self.untold.dirs.lock();
-        if dirs.get_mut(&dir).is_some_and(|telling| std::mem::take(&mut telling.again)) {
-            return true;
-        }
-        for waiter in dirs.remove(&dir).map(|telling| telling.waiters).into_iter().flatten() {
-            // A waiter that has given up is no concern.
-            let _ = waiter.send(());
-        }
-        self.untold.count.fetch_sub(1, Ordering::SeqCst);
-        false
     }
 
     /// What an earlier life has left, for a server that comes back alone: it gets the stubs when it needs them.
@@ -452,6 +374,7 @@ impl Directories {
             (directory.entries, directory.subdirs) = (entries, subdirs);
             directory.changed = directory.changed.max(changed);
             directory.shards = shards.iter().copied().collect();
+            self.untold.changes(dir, &mut directory.is_promised);
         }
     }
 

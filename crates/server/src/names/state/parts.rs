@@ -31,9 +31,7 @@ impl Parts {
         epoch: MapEpoch,
         question: u64,
     ) -> (Vec<Part>, Vec<ServerIndex>) {
-        if self.epoch != epoch {
-            *self = Parts { epoch, of: BTreeMap::new() };
-        }
+        self.begin(epoch);
         let (mut known, mut asked) = (Vec::new(), Vec::new());
         for holder in holders {
             if let Some(Known::Is(part)) = self.of.get(holder) {
@@ -46,12 +44,26 @@ impl Parts {
         (known, asked)
     }
 
+    /// All of these holders are asked by the question with this number, whatever is known.
+    pub(crate) fn ask(&mut self, holders: &[ServerIndex], epoch: MapEpoch, question: u64) {
+        self.begin(epoch);
+        self.of.extend(holders.iter().map(|holder| (*holder, Known::Asked(question))));
+    }
+
+    fn begin(&mut self, epoch: MapEpoch) {
+        if self.epoch != epoch {
+            *self = Parts { epoch, of: BTreeMap::new() };
+        }
+    }
+
     /// A holder's answer; it is of no use if the holder has told of a change since it was asked.
     pub(crate) fn learn(&mut self, holder: ServerIndex, question: u64, part: Part) {
-        if let Some(known @ Known::Asked(_)) = self.of.get_mut(&holder)
-            && matches!(known, Known::Asked(asked) if *asked == question)
-        {
-            *known = Known::Is(part);
+        match self.of.get(&holder) {
+            Some(Known::Asked(asked)) if *asked == question => drop(self.of.insert(holder, Known::Is(part))),
+            // One of two answers is older than the holder's word that is on its way. Whoever has seen the newer one must not be told the
+            // older one afterwards.
+            Some(Known::Is(known)) if *known != part => self.changes(holder),
+            _ => {}
         }
     }
 
@@ -92,6 +104,30 @@ mod tests {
         assert_eq!(parts.look(&HOLDERS[..1], MAP, 2), (vec![], HOLDERS[..1].to_vec()));
         parts.learn(HOLDERS[0], 1, part(5));
         assert_eq!(parts.look(&HOLDERS[..1], MAP, 3).0, vec![], "an answer to another question");
+    }
+
+    /// The answer to the first question was overtaken by that to the second: who had seen the newer part saw the older one after it.
+    #[test]
+    fn of_two_answers_that_differ_none_is_kept() {
+        let mut parts = Parts::default();
+        parts.look(&HOLDERS[..1], MAP, 1);
+        parts.look(&HOLDERS[..1], MAP, 2);
+        parts.learn(HOLDERS[0], 2, part(5));
+        parts.learn(HOLDERS[0], 1, part(5));
+        assert_eq!(parts.look(&HOLDERS[..1], MAP, 3), (vec![part(5)], vec![]), "both say the same");
+        parts.learn(HOLDERS[0], 1, part(6));
+        assert_eq!(parts.look(&HOLDERS[..1], MAP, 4), (vec![], HOLDERS[..1].to_vec()));
+    }
+
+    #[test]
+    fn what_is_asked_for_anew_is_not_believed_meanwhile() {
+        let mut parts = Parts::default();
+        parts.look(&HOLDERS, MAP, 1);
+        parts.learn(HOLDERS[0], 1, part(5));
+        parts.ask(&HOLDERS, MAP, 2);
+        assert_eq!(parts.look(&[], MAP, 3), (vec![], vec![]));
+        parts.learn(HOLDERS[0], 2, part(6));
+        assert_eq!(parts.look(&HOLDERS[..1], MAP, 4), (vec![part(6)], vec![]));
     }
 
     #[test]
