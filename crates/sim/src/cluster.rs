@@ -13,6 +13,7 @@ use aze_proto::{BackingIdentity, Failure, ServerIndex, ShardMap};
 use aze_server::sabotage::Switches;
 use aze_server::{Server, StorageDir};
 use futures_util::future::try_join_all;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
@@ -132,6 +133,8 @@ pub struct Cluster {
     ended: Mutex<Vec<Option<u32>>>,
     /// How often the node of each server has lost power.
     power_cuts: Mutex<Vec<u32>>,
+    /// Servers that are being started to join a volume in use.
+    joining: Mutex<BTreeSet<u16>>,
     starts: AtomicU32,
     /// The server that makes the first map at the next start.
     first: AtomicU16,
@@ -157,8 +160,8 @@ impl Cluster {
         let count = usize::from(layout.servers);
         let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));
         let (power_cuts, ended) = (Mutex::new(vec![0; count]), Mutex::new(vec![None; count]));
-        let (starts, first) = (AtomicU32::new(0), AtomicU16::new(0));
-        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, starts, first })
+        let (joining, starts, first) = (Mutex::default(), AtomicU32::new(0), AtomicU16::new(0));
+        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, joining, starts, first })
     }
 
     /// How it is laid out.
@@ -228,8 +231,12 @@ impl Cluster {
     /// Starts one more server on its node, as number `index`, and waits until it has joined the volume, which is in use.
     ///
     /// # Errors
-    /// What [`aze_server::start`] says.
+    /// `Busy` if it is being started already; what [`aze_server::start`] says.
     pub async fn add_server(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
+        // A second start would fail, and the first one be taken for that of an earlier process: nobody would look at what is on the server.
+        if !self.joining.lock().insert(index) {
+            return Err(Failure::new(aze_proto::Code::Busy, format!("server {index} is being started")));
+        }
         let count = usize::from(index) + 1;
         if self.lives.lock().len() < count {
             self.lives.lock().resize(count, 0);
@@ -237,7 +244,9 @@ impl Cluster {
             self.ended.lock().resize(count, None);
             self.servers.lock().resize(count, None);
         }
-        self.start_as(index, None, true).await
+        let joined = self.start_as(index, None, true).await;
+        self.joining.lock().remove(&index);
+        joined
     }
 
     /// Starts a server whose process has ended on its node, to servers that go on, and waits until it serves clients.

@@ -109,6 +109,23 @@ async fn read_all(client: &Client, files: &[Ino]) -> usize {
     read
 }
 
+/// The simulation must know every server that runs: what is on another one would be said to be lost.
+#[test]
+fn a_server_that_is_being_started_is_not_started_once_more() {
+    with_cluster(2, |cluster, _client| async move {
+        let other = cluster.clone();
+        let first = cluster.on_driver(async move { other.add_server(2).await });
+        let _ = select(first, Box::pin(cluster.sim.sleep(Duration::from_micros(100)))).await;
+        let again = cluster.add_server(2).await.expect_err("it is being started");
+        assert_eq!(again.code, Code::Busy, "{again}");
+        while cluster.server(0).expect("it runs").map().servers.len() < 3 {
+            cluster.sim.sleep(Duration::from_millis(1)).await;
+        }
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        assert!(cluster.server(2).is_some(), "it has joined, and nobody would look at it");
+    });
+}
+
 /// Two become four, then two of these leave, and one more joins: a client that was connected before finds all of them.
 #[test]
 fn slots_are_balanced_and_numbers_are_given_out_once() {

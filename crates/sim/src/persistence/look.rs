@@ -8,7 +8,7 @@ use crate::plan::{Mix, Plan};
 use crate::work::{Board, ROOT};
 use aze_client::{Access, CheckOptions, Client};
 use aze_io::sync::Mutex;
-use aze_proto::{Code, Failure, FileKind, Ino};
+use aze_proto::{Code, Failure, FileKind, Ino, ServerIndex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,6 +22,15 @@ pub(super) async fn look(
     life: usize,
 ) {
     let wrong = |text: String| board.violation(format!("start {life}: {text}"));
+    if let Some(map) = cluster.newest_map() {
+        // Else all that it has would be said to be lost.
+        let is_seen = |server: &ServerIndex| cluster.server(server.0).is_some();
+        let has_slots = |server: &ServerIndex| map.slots.served_by(*server).next().is_some();
+        let unseen: Vec<ServerIndex> = map.indexes().filter(has_slots).filter(|server| !is_seen(server)).collect();
+        if !unseen.is_empty() {
+            return wrong(format!("servers {unseen:?} have slots, and nobody looks at what is on them"));
+        }
+    }
     let general = Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) };
     audit::tables(cluster, &general, board);
     audit::looked_through(&general, board, "at rest", client.check(&ROOT, CheckOptions::default()).await);
