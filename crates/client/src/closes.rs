@@ -81,6 +81,12 @@ impl Core {
         }
     }
 
+    /// Whether one of these files has its home on another server, as far as is known here.
+    fn is_one_elsewhere(&self, server: ServerIndex, handles: &[Handle]) -> bool {
+        let map = self.routes.read().map.clone();
+        handles.iter().any(|handle| map.home_of(handle.ino) != Some(server))
+    }
+
     async fn send_closes(&self, server: ServerIndex, handles: Vec<Handle>) {
         let nobody = Identity::default();
         let until = self.patience();
@@ -88,7 +94,7 @@ impl Core {
         let mut open = vec![(server, handles)];
         while let Some((server, handles)) = open.pop() {
             let map = self.routes.read().map.clone();
-            if handles.iter().any(|handle| map.home_of(handle.ino) != Some(server)) {
+            if self.is_one_elsewhere(server, &handles) {
                 let mut by_home: BTreeMap<ServerIndex, Vec<Handle>> = BTreeMap::new();
                 for handle in handles {
                     map.home_of(handle.ino).into_iter().for_each(|home| by_home.entry(home).or_default().push(handle));
@@ -98,10 +104,15 @@ impl Core {
             }
             let request = Request::Close { handles: handles.clone() };
             // What does not arrive ends with the session.
-            if let Err(failure) = self.ask_planned(&nobody, &map, server, &request).await
-                && is_replanned(&failure)
-                && !until.is_over(self)
-            {
+            let Err(failure) = self.ask_planned(&nobody, &map, server, &request).await else { continue };
+            let goes_on = match is_replanned(&failure) {
+                true => !until.is_over(self),
+                // It may have given the slot to another server, with this open, before it ended: only the others say so.
+                false => {
+                    failure.is_silence() && self.look_for_map().await.is_ok() && self.is_one_elsewhere(server, &handles)
+                }
+            };
+            if goes_on {
                 open.push((server, handles));
             }
         }

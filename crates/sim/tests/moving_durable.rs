@@ -45,6 +45,13 @@ fn servers_that_die_in_a_move_come_back_alone() {
     let _ = all_pass(PersistentPlan::moving_alone);
 }
 
+/// In this seed a server refuses a close, since slots have moved, and dies before it can tell the client the newer map: another one has the
+/// slot of the file, which is open there and has no name.
+#[test]
+fn a_close_reaches_whoever_has_the_slot_of_a_server_that_has_died() {
+    assert_eq!(run(&PersistentPlan::moving_alone(220), false), Vec::<String>::new());
+}
+
 /// Servers that count the starts leave, one after the other, and everything ends at any moment of that: the next start finds who counts.
 #[test]
 fn whoever_counts_the_starts_may_leave_at_any_moment() {
