@@ -129,7 +129,7 @@ fn contents_come_with_an_open_until_something_changes() {
 /// programs can look there before they open the next file.
 #[test]
 fn contents_of_a_file_that_is_opened_for_reading_and_writing_are_shown_while_nobody_has_changed_it() {
-    let Changed { _place, _agents, _held, mut program, desc, mut second, mut other } = Changed::new();
+    let Changed { _place, _agents, _held, program, desc, mut second, mut other } = Changed::new();
     let both = Request { a: libc::O_RDWR as u64, len: WANT_DIRECTORY, ..Request::default() };
     // The client looks the name up until its server has let it do so by itself.
     for _ in 0..3 {
