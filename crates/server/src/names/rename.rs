@@ -39,6 +39,8 @@ pub(crate) enum Token {
     None,
     /// The inode at the new name needs it, too.
     Wanted,
+    /// The keeper was asked for it and has not given it, or its answer is not known: it is asked again, and the token is given back.
+    Asked,
     Held,
 }
 
@@ -98,7 +100,7 @@ impl Server {
             pause = (pause * 2).min(BUSY_PAUSE_LAST);
         };
         let is_left_over = result.as_ref().is_err_and(|failure| failure.code == Code::Stopping) && self.is_stopping();
-        if token == Token::Held && !is_left_over {
+        if matches!(token, Token::Held | Token::Asked) && !is_left_over {
             let (before, drop_token) = (self.life_of_keeper(), Request::DropToken { tx: plan.tx });
             let dropped = self.ask_keeper(drop_token.clone()).await;
             self.transactions.drops_token(plan.tx);
@@ -119,10 +121,11 @@ impl Server {
             cell.names.lock().shard.entry(&plan.from).ok_or(Code::NotFound)?
         };
         let moves_dir = entry.kind == FileKind::Directory && plan.changes_parent();
-        if *token == Token::Wanted || moves_dir && *token == Token::None {
+        if matches!(*token, Token::Wanted | Token::Asked) || moves_dir && *token == Token::None {
             // Given back also if the answer does not come: it may be taken all the same.
-            *token = Token::Held;
+            *token = Token::Asked;
             self.get_token(plan.tx).await?;
+            *token = Token::Held;
         }
         if moves_dir {
             self.refuse_cycle(entry.ino, plan.to_parent).await?;
