@@ -2,6 +2,7 @@
 
 use crate::names::locks::forget_locks;
 use crate::names::state::directories::Fetch;
+use crate::names::state::parts::Part;
 use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
@@ -62,16 +63,19 @@ impl Server {
                 break;
             }
         }
-        for (holder, answer) in answers {
-            match answer {
-                Ok(part) => parts.push(part),
-                // The map has changed as often as this has asked: the client begins anew.
-                Err(_) if self.map().has_left(holder) => return Err(self.stale()),
-                Err(failure) => return Err(failure),
-            }
-        }
+        parts.extend(self.all_of(answers)?);
         merge(attr, mtime_set, &parts);
         Ok(())
+    }
+
+    /// What holders have answered, if all have.
+    fn all_of(&self, answers: Vec<(ServerIndex, Result<Part, Failure>)>) -> Result<Vec<Part>, Failure> {
+        let answers = answers.into_iter().map(|(holder, answer)| match answer {
+            // The map has changed as often as this has asked: the client begins anew.
+            Err(_) if self.map().has_left(holder) => Err(self.stale()),
+            answer => answer,
+        });
+        answers.collect()
     }
 
     /// As [`Self::gather`], of those holders only whose processes have not ended, and all of them are asked.
@@ -97,15 +101,7 @@ impl Server {
                 break;
             }
         }
-        let mut parts = Vec::with_capacity(answers.len());
-        for (holder, answer) in answers {
-            match answer {
-                Ok(part) => parts.push(part),
-                Err(_) if self.map().has_left(holder) => return Err(self.stale()),
-                Err(failure) => return Err(failure),
-            }
-        }
-        merge(attr, mtime_set, &parts);
+        merge(attr, mtime_set, &self.all_of(answers)?);
         Ok(())
     }
 
