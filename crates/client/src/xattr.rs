@@ -177,9 +177,9 @@ impl Client {
         }
     }
 
-    /// As [`Client::get_xattr`], but of a directory that was looked at less than `age_max` ago, and had no extended attributes then, it need
-    /// not be asked for a security label or an access control list: programs that list directories ask for these of each. The
-    /// default list is asked for: a new name gets its rights from that.
+    /// As [`Client::get_xattr`]. If this client has seen less than `age_max` ago that a directory has no extended attributes, it
+    /// answers by itself that there is no security label and no access control list: programs that list directories ask for
+    /// both. It asks for the default list, from which a new name gets its rights.
     ///
     /// # Errors
     /// As [`Client::get_xattr`].

@@ -7,10 +7,10 @@ use aze_proto::message::{RecentActivity, ServerActivity};
 use aze_proto::wire::Blob;
 use aze_proto::{FileKind, Ino, Name};
 
-/// Entries that are looked at for the name of a hot file: some milliseconds. A file whose name is not among them is told by its inode number.
+/// Entries at which a server looks for the name of a hot file. It tells a file whose name is not among them by its inode number.
 const LOOKED_AT_MAX: usize = 1 << 17;
 
-/// Entries that are looked at while requests to the shard wait.
+/// Entries at which it looks while requests to the shard wait.
 const LOOKED_AT_ONCE: usize = 1 << 11;
 
 impl Server {
