@@ -209,16 +209,12 @@ mod tests {
     fn a_childs_threads_do_not_meet_those_of_its_parent_in_a_lock() {
         const THREADS: usize = 8;
         let contend = |pair: &(Mutex<usize>, Condvar), rounds: usize| {
-            std::thread::scope(|scope| {
-                for _ in 0..THREADS {
-                    scope.spawn(|| {
-                        for _ in 0..rounds {
-                            let mut count = pair.0.lock();
-                            *count += 1;
-                            pair.1.notify_one();
-                            drop(pair.1.wait_for(count, Duration::from_micros(10)));
-                        }
-                    });
+            sys::in_threads_for_test(THREADS, &|| {
+                for _ in 0..rounds {
+                    let mut count = pair.0.lock();
+                    *count += 1;
+                    pair.1.notify_one();
+                    drop(pair.1.wait_for(count, Duration::from_micros(10)));
                 }
             });
         };

@@ -195,6 +195,31 @@ pub(super) fn fork_for_test(look: impl FnOnce() -> bool) -> bool {
     }
 }
 
+/// Runs `work` in so many threads and waits for their ends. A forked process may call it whatever the threads of its parent
+/// did: those of the standard library take a lock when they begin, in programs whose `main` is Rust's, which a thread of the
+/// parent may have held. Libraries of ours that other programs load have no such `main`.
+#[cfg(test)]
+pub(super) fn in_threads_for_test<F: Fn() + Sync>(threads: usize, work: &F) {
+    extern "C" fn run<F: Fn() + Sync>(work: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: it is the `work` of the caller, who borrows it until this thread has ended.
+        unsafe { (*work.cast_const().cast::<F>())() };
+        std::ptr::null_mut()
+    }
+    let started: Vec<libc::pthread_t> = std::iter::repeat_with(|| {
+        let (mut thread, work) = (0, std::ptr::from_ref(work).cast_mut().cast());
+        // SAFETY: `thread` lives until the call returns; `work` until the thread has ended, since it is joined below.
+        let error = unsafe { libc::pthread_create(&mut thread, std::ptr::null(), run::<F>, work) };
+        assert_eq!(error, 0, "pthread_create");
+        thread
+    })
+    .take(threads)
+    .collect();
+    for thread in started {
+        // SAFETY: it was started above and is joined once; nobody asks for what it returns.
+        assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0, "pthread_join");
+    }
+}
+
 /// Has SIGALRM end this process after so many seconds, should it wait for ever.
 #[cfg(test)]
 pub(super) fn end_in(seconds: u32) {
