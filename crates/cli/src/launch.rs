@@ -46,6 +46,9 @@ pub struct Order {
     /// The server that makes the first map, and on a volume in directories counts the starts.
     #[serde(default)]
     pub first: u16,
+    /// Servers that are left out of the start.
+    #[serde(default)]
+    pub without: Vec<u16>,
     /// How many servers the volume was started with, when it was made.
     pub servers: u16,
     /// The server joins a volume in use.

@@ -28,13 +28,15 @@ const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 ///
 /// Starts the servers that have died on the directories that they had, at the addresses that they had. The others go
 /// on, and operations wait for those that are starting, and for dead ones for 10 s. With --force, or if no server runs,
-/// ends those that are left and starts all of them.
+/// ends those that are left and starts all of them; with --without all but some, whose parts are missing then. Those come with the next
+/// start of all servers.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   aze restart                        those servers that have died, while the others go on
   aze restart --server 2             that one; it is ended first if it still runs
-  aze restart --name v1 --force      all of them, although they run, since a disk was full")]
+  aze restart --name v1 --force      all of them, although they run, since a disk was full
+  aze restart --without 2            all but server 2, whose disk is lost or will be back in a week")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
     #[arg(long)]
@@ -42,6 +44,9 @@ pub struct Args {
     /// Bring this server back, and no other.
     #[arg(long, value_name = "N", conflicts_with = "force")]
     server: Option<u16>,
+    /// Start the volume without these servers: what they have is EIO. It needs a majority of those that decided about it last.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "server")]
+    without: Vec<u16>,
     /// End the servers that run, and start all of them.
     #[arg(short, long)]
     force: bool,
@@ -56,8 +61,9 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
     let mut volume = Volume::meant(args.name.as_deref())?;
+    let mut left_out = BTreeSet::new();
     if volume.record.settings.lasts() && !args.this_node {
-        learn(&mut volume)?;
+        left_out = learn(&mut volume)?;
     }
     let record = &volume.record;
     let name = &record.name;
@@ -80,6 +86,10 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         all.iter().copied().filter(|server| args.server.is_none_or(|slot| slot == server.slot)).collect();
     if let (Some(slot), true) = (args.server, named.is_empty()) {
         let text = format!("volume '{name}' has no server {slot}: it has {}", all.len());
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    if let Some(slot) = args.without.iter().find(|slot| !all.iter().any(|server| server.slot == **slot)) {
+        let text = format!("--without {slot}: volume '{name}' has no server {slot}: it has {}", all.len());
         return Err(Trouble::new(Exit::Caller, text));
     }
     if args.this_node {
@@ -114,6 +124,21 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         let text = format!("volume '{name}': no other server runs: 'aze restart' without --server starts all of them");
         return Err(Trouble::new(Exit::Caller, text));
     }
+    if !args.without.is_empty() && !args.force && gone.len() < all.len() {
+        let text =
+            format!("servers of volume '{name}' run: --force ends them, and starts all that --without does not name");
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    if !args.force
+        && gone.len() < all.len()
+        && let Some(slot) = back.iter().find(|slot| left_out.contains(slot))
+    {
+        let text = format!(
+            "server {slot} was left out when volume '{name}' was last started, and comes with the next start of all servers: \
+             'aze restart --force' ends those that run, and starts all"
+        );
+        return Err(Trouble::new(Exit::Caller, text));
+    }
     if !args.force && gone.len() < all.len() {
         let come: Vec<&ServerRecord> = all.iter().copied().filter(|server| back.contains(&server.slot)).collect();
         end(&volume, &come, &local(&come))?;
@@ -135,22 +160,36 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return Err(Trouble::new(Exit::Caller, text));
     }
     end(&volume, &all, &local(&all))?;
-    let record = up::again(record, &volume.dir, &secret, args.timeout)
+    let without: BTreeSet<u16> = args.without.iter().copied().collect();
+    let record = up::again(record, &volume.dir, &secret, &without, args.timeout)
         .map_err(|trouble| trouble.during(format!("restart volume '{name}', of which no server runs now")))?;
-    errln!("volume '{name}': all {} servers run again ({dead} had died)", record.servers.len());
+    let count = record.members().count();
+    match without.is_empty() {
+        true => errln!("volume '{name}': all {count} servers run again ({dead} had died)"),
+        false => {
+            let away: Vec<String> = without.iter().map(u16::to_string).collect();
+            let there = count - without.len();
+            errln!(
+                "volume '{name}': {there} of {count} servers run again ({dead} had died); left out: {}",
+                away.join(", ")
+            );
+        }
+    }
     Ok(Exit::Done)
 }
 
-/// Notes which servers there are now, and which have left, if one of them answers: 'aze grow' and 'aze shrink' may have run elsewhere.
-fn learn(volume: &mut Volume) -> Outcome<()> {
-    let Ok(session) = Session::open_if_there(volume.clone(), ANSWER_TIME_MAX) else { return Ok(()) };
+/// Notes which servers there are now, and which have left, if one of them answers: 'aze grow' and 'aze shrink' may have run elsewhere. Gives those
+/// that were left out of the last start.
+fn learn(volume: &mut Volume) -> Outcome<BTreeSet<u16>> {
+    let Ok(session) = Session::open_if_there(volume.clone(), ANSWER_TIME_MAX) else { return Ok(BTreeSet::new()) };
     let map = session.client.map();
     session.end();
     let known = volume.record.servers.iter().filter(|server| !server.left).map(|server| server.slot);
     if !known.eq(map.members().map(|server| server.0)) {
         volume.record = volume::change_record(&volume.dir, |record| record.learn(&map))?;
     }
-    Ok(())
+    let left_out = (0u16..).zip(&map.servers).filter(|(_, info)| info.is_left_out());
+    Ok(left_out.map(|(slot, _)| slot).collect())
 }
 
 /// The servers that answer at this moment.

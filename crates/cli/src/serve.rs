@@ -16,7 +16,7 @@ use aze_proto::BackingIdentity;
 use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
-use aze_proto::limits::{DEADLINE_MS_DEFAULT, WIRE_VERSIONS};
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::slots::Placement;
 use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
@@ -390,6 +390,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         slot: ServerIndex(order.slot),
         first: ServerIndex(order.first),
         servers: order.servers,
+        without: order.without.iter().copied().map(ServerIndex).collect(),
         joins_later: order.joins,
         keeper: order.keeper.iter().filter_map(|address| address.parse().ok()).collect(),
         listen,
@@ -410,7 +411,6 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         owner_gid: owner.gid,
         transport,
         deadline: PEER_TIME_MAX,
-        versions: WIRE_VERSIONS,
         backing: None,
         storage: storage(order)?,
         memory_bytes: crate::memory::of_this_process,
@@ -465,6 +465,10 @@ fn parts(order: &Order) -> Outcome<First> {
     let found = parts_in(&own, order.slot)?;
     if found.is_none() && !own.is_empty() {
         return Ok(First::Here(None));
+    }
+    if !order.without.is_empty() {
+        // Its directory may well say that a lower number is the first one: that is left out. The servers look at the rest.
+        return Ok(First::Here(found.filter(|found| !found.is_as_made).map(|found| told(&found))));
     }
     // Several servers may say that they are the first one, if some have left without hearing of it.
     let mut newest = found.clone().filter(aze_server::Parts::is_of_first);

@@ -288,7 +288,8 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
         out.line(format!("  {failure}"))?;
         if record.settings.lasts() {
             out.line(format!(
-                "  server {slot} is away, and its part with it: bring it back with 'aze restart --server {slot}'"
+                "  server {slot} is away, and its part with it: bring it back with 'aze restart --server {slot}', or with all others \
+                 ('aze restart --force') if it was left out of the last start"
             ))?;
         }
     }

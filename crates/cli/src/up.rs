@@ -1,5 +1,6 @@
 //! `aze up`: starts a volume.
 
+mod again;
 mod given;
 
 use crate::account::{Account, Reason};
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+
+pub use again::{again, back};
 
 /// Servers on this machine unless the user chose.
 const SERVERS_DEFAULT: u16 = 4;
@@ -182,6 +185,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         nodes,
         is_known: false,
         made: None,
+        without: Vec::new(),
         storage,
         local: args
             .hosts
@@ -202,7 +206,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         heard: BTreeMap::new(),
     };
     let deadline = Instant::now() + args.timeout;
-    match start.all(deadline, io.wall_ns()).and_then(|record| note_wish(&args, &name).map(|()| record)) {
+    match start.all(deadline, io.wall_ns(), None).and_then(|record| note_wish(&args, &name).map(|()| record)) {
         Ok(record) => {
             let servers = show::count(record.servers.len() as u64, "server");
             let room = size::words(record.settings.capacity_bytes);
@@ -248,48 +252,6 @@ fn note_wish(args: &Args, name: &str) -> Outcome<()> {
     let account = Account::open(&session, &Reason::StageOut(dir));
     session.end();
     account.map(drop)
-}
-
-/// Starts all servers of a volume in directories again, where they were and as they were: clients
-/// that know it go on. The number of this start is used up also if it fails: clients may have been served.
-pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
-    let args = args_of(record, timeout)?;
-    let mut servers: Vec<&ServerRecord> = record.members().collect();
-    servers.sort_by_key(|server| server.slot);
-    let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
-    let begun = Record { starts: record.starts + 1, ..record.clone() };
-    volume::write_record(dir, &begun)?;
-    volume::note_starter(dir)?;
-    let (said, hear) = channel();
-    let mut start = Start {
-        args: &args,
-        name: &record.name,
-        dir,
-        secret,
-        nodes,
-        numbers: servers.iter().map(|server| server.slot).collect(),
-        is_known: true,
-        made: record.settings.made,
-        storage: Some(kept_as(record)),
-        local: record.settings.is_local().then(Local::default),
-        places: places(record),
-        backing: record.settings.backing.clone(),
-        is_tied: record.settings.is_tied,
-        process: record.settings.process.filter(Process::is_alive),
-        ports: servers.iter().map(|server| port(server)).collect(),
-        starts: begun.starts,
-        others: Vec::new(),
-        joins: None,
-        said,
-        hear,
-        servers: Vec::new(),
-        heard: BTreeMap::new(),
-    };
-    let result = start.all(Instant::now() + timeout, record.created_ns);
-    if result.is_err() {
-        call_off(start.servers);
-    }
-    result
 }
 
 /// How a volume was started, as its record says.
@@ -342,60 +304,6 @@ fn kept_as(record: &Record) -> (Vec<PathBuf>, Promise) {
     (storage.split(',').map(PathBuf::from).collect(), promise)
 }
 
-/// Starts servers of a volume in directories again that have ended, where they were and as they were, while the others
-/// go on. `slots` are those to start, `ended` all that have ended.
-pub fn back(
-    record: &Record,
-    dir: &Path,
-    secret: &Secret,
-    (slots, ended): (&BTreeSet<u16>, &BTreeSet<u16>),
-    timeout: Duration,
-) -> Outcome<Record> {
-    let args = args_of(record, timeout)?;
-    let mut servers: Vec<&ServerRecord> = record.members().collect();
-    servers.sort_by_key(|server| server.slot);
-    let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
-    let (said, hear) = channel();
-    let mut start = Start {
-        args: &args,
-        name: &record.name,
-        dir,
-        secret,
-        nodes,
-        numbers: servers.iter().map(|server| server.slot).collect(),
-        is_known: true,
-        made: record.settings.made,
-        storage: Some(kept_as(record)),
-        local: record.settings.is_local().then(Local::default),
-        places: places(record),
-        backing: record.settings.backing.clone(),
-        is_tied: record.settings.is_tied,
-        process: None,
-        ports: servers.iter().map(|server| port(server)).collect(),
-        starts: record.starts,
-        others: servers
-            .iter()
-            .map(|server| Other {
-                slot: server.slot,
-                host: server.host.clone(),
-                addresses: server.addresses.clone(),
-                pid: server.process.pid,
-                has_ended: ended.contains(&server.slot),
-            })
-            .collect(),
-        joins: None,
-        said,
-        hear,
-        servers: Vec::new(),
-        heard: BTreeMap::new(),
-    };
-    let result = start.some(Instant::now() + timeout, record, slots);
-    if result.is_err() {
-        call_off(start.servers);
-    }
-    result
-}
-
 /// Starts servers that join a volume in use, on these nodes. Gives the record with those that have joined, also if others have not,
 /// which end; then with the reason.
 pub fn more(
@@ -426,6 +334,7 @@ pub fn more(
             nodes,
             is_known: true,
             made: Some(Made { servers: map.slots.begun_with(), shards: map.shards() }),
+            without: Vec::new(),
             storage: record.settings.lasts().then(|| (storage.to_vec(), kept_as(&record).1)),
             local: None,
             places: BTreeMap::new(),
@@ -497,6 +406,8 @@ struct Start<'a> {
     is_known: bool,
     /// How the volume was made, if other servers have parts of it now.
     made: Option<Made>,
+    /// Servers that are left out.
+    without: Vec<u16>,
     /// Directories or files, and promise, of a persistent volume.
     storage: Option<(Vec<PathBuf>, Promise)>,
     /// Servers find their places themselves, on local disks of the job.
@@ -541,7 +452,8 @@ struct Heard {
 
 impl Start<'_> {
     /// The first server, then the others, which find each other through it.
-    fn all(&mut self, mut deadline: Instant, now_ns: u64) -> Outcome<Record> {
+    /// `known`: the record of the volume, of which some servers may be left out.
+    fn all(&mut self, mut deadline: Instant, now_ns: u64, known: Option<&Record>) -> Outcome<Record> {
         volume::write_secret(self.dir, self.secret)?;
         let (first, keeper) = self.first(&mut deadline)?;
         for slot in self.numbers.clone().into_iter().filter(|slot| *slot != first) {
@@ -551,7 +463,15 @@ impl Start<'_> {
             self.server(slot, keeper)?;
         }
         self.wait(&mut deadline, "become ready", |heard| heard.is_ready)?;
-        let record = self.record(now_ns)?;
+        let record = match known.filter(|_| !self.without.is_empty()) {
+            // Those that are left out stay in it as they are.
+            Some(known) => {
+                let mut record = known.clone();
+                record.take_in(self.heard.values().filter_map(|heard| heard.record.as_ref()));
+                record
+            }
+            None => self.record(now_ns)?,
+        };
         for server in &mut self.servers {
             server.keep(&record);
         }
@@ -628,7 +548,8 @@ impl Start<'_> {
     /// The volume has grown or shrunk since it was made: its servers have these numbers.
     fn consists_of(&mut self, parts: Parts) -> Outcome<()> {
         let refused = |text: String| Err(Trouble::new(Exit::Caller, text));
-        let Parts { made, members } = parts;
+        let Parts { made, mut members } = parts;
+        members.retain(|member| !self.without.contains(member));
         let told = |numbers: &[u16]| numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         self.made = Some(made);
         if !self.is_known {
@@ -715,7 +636,7 @@ impl Start<'_> {
     }
 
     fn server(&mut self, slot: u16, keeper: Vec<String>) -> Outcome<()> {
-        let servers = self.nodes.len() as u16;
+        let servers = (self.nodes.len() + self.without.len()) as u16;
         let at = self.numbers.iter().position(|number| *number == slot).unwrap_or_default();
         let node = &self.nodes[at];
         let joins = self.joins.as_ref().filter(|joins| slot >= joins.first);
@@ -733,6 +654,7 @@ impl Start<'_> {
             slot,
             first: self.numbers.first().copied().unwrap_or_default(),
             servers: self.made.map_or(servers, |made| made.servers),
+            without: self.without.clone(),
             joins: joins.is_some(),
             is_there: self.made.is_some() && joins.is_none(),
             servers_on_node: self.nodes.iter().filter(|other| *other == node).count() as u16,
@@ -790,7 +712,11 @@ impl Start<'_> {
             let (slot, said) = match self.hear.recv_timeout(left) {
                 Ok(word) => word,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let why = format!("it did not {what} within {:?}: see --timeout", self.args.timeout);
+                    let why = format!(
+                        "it did not {what} within {:?}: see --timeout{}",
+                        self.args.timeout,
+                        self.advice(late.slot)
+                    );
                     return Err(late.failed_silently(Exit::Again, &why));
                 }
             };
@@ -800,6 +726,15 @@ impl Start<'_> {
             self.hear_one(slot, said)?;
         }
         Ok(())
+    }
+
+    /// What to do about a server that does not start with the others, if it or its directory is lost.
+    fn advice(&self, slot: u16) -> String {
+        let is_whole = self.is_known && self.storage.is_some() && self.others.is_empty() && self.joins.is_none();
+        if !is_whole || !self.without.is_empty() || self.numbers.len() < 2 {
+            return String::new();
+        }
+        format!(" (if its directory or its node is lost: 'aze restart --without {slot}' starts the others)")
     }
 
     fn starting(&self, slot: u16) -> &Starting {
@@ -827,9 +762,16 @@ impl Start<'_> {
             Said::KeptBy { medium } => heard.medium = Some(medium),
             Said::Ready { capacity_bytes } => (heard.is_ready, heard.capacity_bytes) = (true, capacity_bytes),
             Said::Kept => heard.has_kept = true,
-            Said::Failed { exit, text } => return Err(starting.failed(Exit::of_number(exit), &text)),
+            Said::Failed { exit, text } => {
+                let advice = if text.contains("--without") { String::new() } else { self.advice(slot) };
+                let text = text + &advice;
+                return Err(self.starting(slot).failed(Exit::of_number(exit), &text));
+            }
             Said::Ended if heard.has_kept || heard.is_elsewhere => {}
-            Said::Ended => return Err(starting.failed_silently(Exit::Again, "it ended before it was ready")),
+            Said::Ended => {
+                let why = format!("it ended before it was ready{}", self.advice(slot));
+                return Err(self.starting(slot).failed_silently(Exit::Again, &why));
+            }
         }
         Ok(())
     }

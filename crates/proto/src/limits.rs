@@ -10,11 +10,7 @@ use crate::handshake::Versions;
 pub const WIRE_VERSION: u8 = 16;
 
 /// All versions that this build speaks. The oldest is raised only when no build needs it any more.
-pub const WIRE_VERSIONS: Versions = Versions { oldest: 15, newest: WIRE_VERSION };
-
-/// Version from which on a server that has answered `Fragment` tells the directory's home before it answers a change of that part. Homes keep
-/// the parts of those servers only.
-pub const PARTS_KEPT_SINCE: u8 = 16;
+pub const WIRE_VERSIONS: Versions = Versions { oldest: 16, newest: WIRE_VERSION };
 
 /// Version of the steps of the handshake, which is that of no message: it stays, so that builds that have no other
 /// version in common can tell each other so.

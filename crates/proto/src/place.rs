@@ -74,6 +74,17 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// A server that was left out of a start of a volume in directories.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Away {
+        /// Its number.
+        pub server: ServerIndex,
+        /// The last complete start in which it took part.
+        pub start: u64,
+    }
+}
+
 impl Agreed {
     /// Where in the order of decisions it is.
     pub fn order(&self) -> (u64, MapEpoch, u64, u64) {
@@ -196,6 +207,16 @@ impl Wire for Layout {
 }
 
 impl ServerInfo {
+    /// One that was left out when the volume was started, and has not come back.
+    pub fn of_left_out(host: String, capacity_bytes: u64, session: SessionId) -> ServerInfo {
+        ServerInfo { ended: true, left: false, host, capacity_bytes, session, ..ServerInfo::of_none() }
+    }
+
+    /// Whether it was left out when the volume was started. What it had begun before nobody knows.
+    pub fn is_left_out(&self) -> bool {
+        self.ended && !self.left && self.addresses.is_empty()
+    }
+
     /// In the place of a server that has left before the volume was started.
     pub fn of_none() -> ServerInfo {
         ServerInfo {

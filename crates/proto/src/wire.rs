@@ -148,6 +148,16 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
+impl<T: Wire> Wire for Box<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        T::put(self, out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        T::take(input).map(Box::new)
+    }
+}
+
 fn put_count(count: usize, out: &mut Vec<u8>) {
     u32::try_from(count).expect("a message holds fewer than 2^32 items: frames are limited far below").put(out);
 }

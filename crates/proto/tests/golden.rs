@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 14, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 16, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -9,7 +9,7 @@ use aze_proto::message::{
     Envelope, HeldStub, HotCount, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall,
     RecentActivity, ServerActivity,
 };
-use aze_proto::place::{Agreed, GroupMember, KeeperGroup, Layout, ServerInfo, ShardMap};
+use aze_proto::place::{Agreed, Away, GroupMember, KeeperGroup, Layout, ServerInfo, ShardMap};
 use aze_proto::predicate::Predicate;
 use aze_proto::slots::SlotTable;
 use aze_proto::wire::{Blob, Wire};
@@ -232,7 +232,9 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         servers: Vec::new(),
         slots: SlotTable::begun(64, 1, 1).expect("one slot of 64 shards"),
     };
+    let away = Away { server: ServerIndex(2), start: 4 };
     let agreed = Agreed { start: 6, formed: MapEpoch(7), term: 8, index: 9, map: map.clone() };
+    let kept = Reply::GroupKeptIs { volume: Some(5), agreed: Some(Box::new(agreed)), begun: 12, complete: 11, away: vec![away] };
     let hello = Hello {
         versions: Versions { oldest: 9, newest: 10 },
         session: SessionId(5),
@@ -293,7 +295,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("leaving", Reply::Leaving { slots: 5, servers: vec![ServerIndex(2)] }.to_bytes()),
         ("enter", Request::Enter { slot: ServerIndex(1), info }.to_bytes()),
         ("balance", Request::Balance.to_bytes()),
-        ("group kept is", Reply::GroupKeptIs { volume: Some(5), agreed: Some(agreed) }.to_bytes()),
+        ("group kept is", kept.to_bytes()),
         ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
         ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
         ("group kept", Request::GroupKept.to_bytes()),
@@ -330,7 +332,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("entries checked", entries_checked.to_bytes()),
         ("data checked", data_checked.to_bytes()),
         ("moved", Reply::Moved { inos: vec![Ino(9)] }.to_bytes()),
-        ("persistent is", Reply::PersistentIs { volume: 5, is_new: true, start: 7, complete: 6 }.to_bytes()),
+        (
+            "persistent is",
+            Reply::PersistentIs { volume: 5, is_new: true, start: 7, complete: 6, away: vec![away] }.to_bytes(),
+        ),
         ("count opens", Request::CountOpens { ino: Ino(9) }.to_bytes()),
         ("opens are", Reply::OpensAre { opens: 5, writers: 6, knows_all: true }.to_bytes()),
         ("freeze", freeze.to_bytes()),
@@ -448,7 +453,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("balance", "b700"),
     (
         "group kept is",
-        "5b00010500000000000000010600000000000000070000000800000000000000090000000000000001000000000001000000010000000200030000000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000",
+        "5b00010500000000000000010600000000000000070000000800000000000000090000000000000001000000000001000000010000000200030000000000000014e8030000640000000100000076000000004000000001000100000000010000000000000000000c000000000000000b000000000000000100000002000400000000000000",
     ),
     (
         "entered",
@@ -482,7 +487,7 @@ const GOLDEN: &[(&str, &str)] = &[
          7901000000090000000000000002000000000000000103000000090000000000000002000000000000000100",
     ),
     ("moved", "2800010000000900000000000000"),
-    ("persistent is", "320005000000000000000107000000000000000600000000000000"),
+    ("persistent is", "3200050000000000000001070000000000000006000000000000000100000002000400000000000000"),
     ("count opens", "76000900000000000000"),
     ("opens are", "2900050000000600000001"),
     (

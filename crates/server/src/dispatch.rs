@@ -572,11 +572,8 @@ impl Server {
                 self.directories.forget(*dir);
                 Ok(Reply::Done.into())
             }
-            Request::StubUpdate { stub } => {
-                self.directories.update(stub.clone());
-                Ok(Reply::Done.into())
-            }
-            Request::Fragment { dir } => Ok(self.part(*dir, work.header.version).into()),
+            Request::StubUpdate { stub } => self.stub_updated(stub),
+            Request::Fragment { dir } => Ok(self.part(*dir).into()),
             Request::Prepare(prepare) => self.prepare(work, prepare),
             Request::PrepareExchange(prepare) => self.prepare_exchange(work, prepare),
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),

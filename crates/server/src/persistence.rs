@@ -24,3 +24,4 @@ mod settle;
 mod starts;
 pub(crate) mod state;
 pub(crate) mod storage;
+mod without;

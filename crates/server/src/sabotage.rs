@@ -158,6 +158,16 @@ pub enum Sabotage {
     /// The last slot of the first server of a volume in directories moves while any server keeps the map, which need not be the next one that
     /// counts the starts.
     LeaveUncounted,
+    /// A start without some servers goes on although the others may have started without these.
+    StartWithoutMajority,
+    /// A start without some servers cleans up as if all were there.
+    CleanUpWithout,
+    /// A start without some servers does not suppose that those have entries of directories.
+    ForgetLeftOut,
+    /// At a start without some servers an old name stays or goes by what those say that are there.
+    GuessWithout,
+    /// Directories move although a server that was left out may have been moving one.
+    MoveWithout,
     /// The taker of a slot says that it has all of it when it has that in memory.
     TakeUnsaved,
     /// The giver of a slot lets go of it on its disk when it has given it, before the move is decided.

@@ -23,7 +23,7 @@ use aze_io::backing::Backing;
 use aze_io::logical::LogicalClock;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener, Transport};
-use aze_proto::handshake::{Secret, Versions};
+use aze_proto::handshake::Secret;
 use aze_proto::slots::Placement;
 use aze_proto::{
     BackingIdentity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardId, ShardMap,
@@ -50,6 +50,8 @@ pub struct Config {
     pub first: ServerIndex,
     /// How many servers the volume was started with, when it was made.
     pub servers: u16,
+    /// When all servers start but for some: those that are left out. For the first one; others hear of it from that.
+    pub without: Vec<ServerIndex>,
     /// The server joins a volume in use.
     pub joins_later: bool,
     /// Where the first server listens, or the keeper, for one that joins; empty for the first one itself.
@@ -83,8 +85,6 @@ pub struct Config {
     pub transport: Transport,
     /// Time within which another server must answer.
     pub deadline: Duration,
-    /// Versions of the wire that it speaks: all that this build can, but in tests of builds that are older.
-    pub versions: Versions,
     /// The directory over which the volume lies, if it lies over one.
     pub backing: Option<Over>,
     /// Where it keeps its part so that it lasts; `None`: in memory only.

@@ -5,8 +5,8 @@ use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::sync::Mutex;
 use aze_io::{Addr, Io};
-use aze_proto::handshake::{Secret, Versions};
-use aze_proto::limits::{START_SECONDS_MAX, WIRE_VERSIONS};
+use aze_proto::handshake::Secret;
+use aze_proto::limits::START_SECONDS_MAX;
 use aze_proto::message::Durability;
 use aze_proto::slots::Placement;
 use aze_proto::{BackingIdentity, Failure, ServerIndex, ShardMap};
@@ -78,8 +78,6 @@ pub struct Layout {
     pub disk_bytes: u64,
     /// The directory over which the volume lies.
     pub backing: Option<Below>,
-    /// A server that speaks the oldest version of the wire only, as one of an older build.
-    pub older: Option<u16>,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -101,7 +99,6 @@ impl Layout {
             memory_bytes: CAPACITY_BYTES,
             disk_bytes: DISK_BYTES,
             backing: None,
-            older: None,
             switches,
         }
     }
@@ -138,6 +135,8 @@ pub struct Cluster {
     starts: AtomicU32,
     /// The server that makes the first map at the next start.
     first: AtomicU16,
+    /// Servers that are left out of it.
+    without: Mutex<Vec<u16>>,
 }
 
 /// The node of a server.
@@ -161,7 +160,8 @@ impl Cluster {
         let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));
         let (power_cuts, ended) = (Mutex::new(vec![0; count]), Mutex::new(vec![None; count]));
         let (joining, starts, first) = (Mutex::default(), AtomicU32::new(0), AtomicU16::new(0));
-        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, joining, starts, first })
+        let without = Mutex::default();
+        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, joining, starts, first, without })
     }
 
     /// How it is laid out.
@@ -178,6 +178,7 @@ impl Cluster {
             slot: ServerIndex(index),
             first: ServerIndex(first),
             servers: self.layout.servers,
+            without: self.without.lock().iter().copied().map(ServerIndex).collect(),
             joins_later: false,
             keeper: if index == first { Vec::new() } else { vec![addr(first)] },
             listen: vec![addr(index)],
@@ -194,11 +195,6 @@ impl Cluster {
             owner_gid: 0,
             transport: aze_io::Transport::Tcp,
             deadline: self.layout.deadline,
-            versions: if self.layout.older == Some(index) {
-                Versions { newest: WIRE_VERSIONS.oldest, ..WIRE_VERSIONS }
-            } else {
-                WIRE_VERSIONS
-            },
             storage: self.layout.durability.map(|durability| aze_server::Storage {
                 dirs: storage_dirs(self.layout.storage_dirs, life),
                 directories: self.layout.storage_dirs,
@@ -320,9 +316,25 @@ impl Cluster {
         self.start_those_there_are().await
     }
 
+    /// Starts all servers but some, and waits until the volume is there.
+    ///
+    /// # Errors
+    /// What [`aze_server::start`] says.
+    pub async fn start_without(self: &Arc<Self>, without: &[u16]) -> Result<(), Failure> {
+        *self.without.lock() = without.to_vec();
+        let started = self.start().await;
+        self.without.lock().clear();
+        started
+    }
+
     async fn start_those_there_are(self: &Arc<Self>) -> Result<(), Failure> {
-        let members = self.members().await?;
-        self.first.store(members[0], Ordering::Relaxed);
+        let mut members = self.members().await?;
+        {
+            let without = self.without.lock();
+            members.retain(|server| !without.contains(server));
+        }
+        let first = members.first().ok_or_else(|| Failure::new(aze_proto::Code::Invalid, "no server is left"))?;
+        self.first.store(*first, Ordering::Relaxed);
         try_join_all(members.iter().map(|index| self.start_server(*index))).await.map(drop)
     }
 

@@ -12,6 +12,7 @@ mod look;
 mod moving;
 mod trouble;
 mod wide;
+mod without;
 mod worker;
 
 use crate::cluster::{Cluster, Layout, server_node};
@@ -57,7 +58,8 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 pub type PlanOf = fn(u64) -> PersistentPlan;
 
 /// What can be made of a seed.
-pub const KINDS: [(&str, PlanOf); 9] = [
+pub const KINDS: [(&str, PlanOf); 10] = [
+    ("without", PersistentPlan::without),
     ("moving", PersistentPlan::moving),
     ("first-leaving", PersistentPlan::first_leaving),
     ("moving-alone", PersistentPlan::moving_alone),
@@ -89,6 +91,8 @@ pub struct PersistentPlan {
     pub clients_stay: bool,
     /// Clients and the other servers stay: servers that die come back alone.
     pub alone: bool,
+    /// Clients stay: servers die, then all, and the volume is started again without some, and later with all.
+    pub without: bool,
     /// Each time they do so at the second try only.
     pub starts_fail: bool,
     /// Whether some renames are exchanges.
@@ -112,7 +116,7 @@ impl PersistentPlan {
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
         let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
-        let (clients_stay, alone, starts_fail, moves) = (false, false, false, false);
+        let (clients_stay, alone, without, starts_fail, moves) = (false, false, false, false, false);
         let (first_leaves, trouble, switches) = (false, None, Switches::default());
         PersistentPlan {
             seed,
@@ -123,6 +127,7 @@ impl PersistentPlan {
             power_cut,
             clients_stay,
             alone,
+            without,
             starts_fail,
             exchanges,
             moves,
@@ -141,6 +146,12 @@ impl PersistentPlan {
     pub fn alone(seed: u64) -> PersistentPlan {
         let plan = PersistentPlan::of(seed);
         PersistentPlan { alone: true, power_cut: false, servers: plan.servers.max(2), ..plan }
+    }
+
+    /// The plan of a seed for a volume that is started again without some of its servers, under its clients, and then with all.
+    pub fn without(seed: u64) -> PersistentPlan {
+        let (plan, servers) = (PersistentPlan::of(seed), SimRng::new(seed, "servers").between(3, 5) as u16);
+        PersistentPlan { without: true, servers, ..plan }
     }
 
     /// The plan of a seed for a volume whose slots move, and whose servers join and leave, until everything ends.
@@ -194,6 +205,10 @@ pub struct Counts {
     pub moved: AtomicU64,
     /// Servers that counted the starts and have left.
     pub firsts: AtomicU64,
+    /// Starts without some servers.
+    pub without: AtomicU64,
+    /// Those that were refused, since others could have started.
+    pub refused: AtomicU64,
 }
 
 /// As [`run`]; also gives its counts.
@@ -231,6 +246,9 @@ pub fn run_counting(plan: &PersistentPlan, verbose: bool) -> (Vec<String>, Count
 async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>, counts: &Counts) {
     if plan.alone {
         return alone::lives(cluster, plan, board, counts).await;
+    }
+    if plan.without {
+        return without::lives(cluster, plan, board, counts).await;
     }
     if plan.clients_stay {
         return again::lives(cluster, plan, board).await;

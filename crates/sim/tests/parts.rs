@@ -7,12 +7,11 @@ mod support;
 use aze_client::Client;
 use aze_proto::{FileKind, Ino, Name, NameHash, ServerIndex};
 use aze_server::sabotage::{Sabotage, Switches};
-use aze_sim::cluster::Layout;
 use aze_sim::work::shared::new_file;
 use aze_sim::{Cluster, Plan, run_plan};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, name, with_cluster, with_layout};
+use support::{ROOT, name, with_cluster};
 
 const SERVERS: u16 = 3;
 
@@ -72,25 +71,6 @@ fn changes_that_a_home_is_not_told_of_are_noticed() {
     let noticed: Vec<String> = SEEDS.iter().filter_map(without).collect();
     assert!(!noticed.is_empty(), "none of the seeds {SEEDS:?} notices it");
     println!("noticed by {} of {} seeds: {noticed:#?}", noticed.len(), SEEDS.len());
-}
-
-/// A server of an earlier build tells nobody that its part has changed.
-#[test]
-fn the_part_of_a_server_that_does_not_promise_is_asked_for_at_each_look() {
-    for older in 0..SERVERS {
-        with_layout(Layout { older: Some(older), ..Layout::of(SERVERS) }, |cluster, client| async move {
-            for home in 0..SERVERS {
-                let dir = dir_of(&client, home).await;
-                for (index, server) in (0..SERVERS).cycle().take(12).enumerate() {
-                    assert_eq!(entries(&client, dir).await, index as u64);
-                    let name = name_at(&client, dir, server, &format!("n{index}-"));
-                    make(&cluster, &client, dir, &name).await;
-                    let seen = entries(&client, dir).await;
-                    assert_eq!(seen, index as u64 + 1, "server {older} is older, {home} is home, made on {server}");
-                }
-            }
-        });
-    }
 }
 
 /// Nobody can look at the directory while its home is silent, so that an answer waits for a second, and only the first.

@@ -108,3 +108,9 @@ fn seeds_that_failed_pass() {
         );
     }
 }
+
+/// Some servers are away when the volume is started, and come with a later start.
+#[test]
+fn a_start_without_some_servers_keeps_what_was_promised() {
+    all_pass(PersistentPlan::without);
+}

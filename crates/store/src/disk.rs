@@ -22,6 +22,7 @@ pub mod placement;
 pub mod places;
 pub mod record;
 pub mod recover;
+pub mod root;
 pub mod segments;
 pub mod slots;
 pub mod starts;

@@ -8,7 +8,7 @@ use crate::attr::{Attr, FileKind, Stub};
 use crate::backing::{Backing, Gone};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
 use crate::ids::{Generation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
-use crate::place::{Agreed, ShardMap};
+use crate::place::{Agreed, Away, ShardMap};
 use crate::wire::Blob;
 use crate::wire_enum;
 
@@ -91,9 +91,9 @@ wire_enum! {
         /// A rename or exchange is done, of these inodes, directories aside: the session drops them from its cache, as
         /// after a recall.
         40 = Moved { inos: Vec<Ino> },
-        /// The volume's number, whether it is new, the number of this start, and of the last one in which every server
-        /// took part.
-        50 = PersistentIs { volume: u64, is_new: bool, start: u64, complete: u64 },
+        /// The volume's number, whether it is new, the number of this start, of the last one in which every server
+        /// took part that was not left out, and the servers that have been left out, since which start.
+        50 = PersistentIs { volume: u64, is_new: bool, start: u64, complete: u64, away: Vec<Away> },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
         51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
         /// Stubs of directories, in the order of their inode numbers, and refused sessions; with `next` there are more stubs, from that
@@ -124,8 +124,8 @@ wire_enum! {
         /// The namespace epoch of this server, and its transactions that have the token for moving directories.
         90 = TakeoverIs { epoch: NamespaceEpoch, tokens: Vec<TxId> },
         /// The number of the volume of which this server has a part, unless its directories are empty; and the newest map to which it
-        /// has agreed as a member of a keeper group.
-        91 = GroupKeptIs { volume: Option<u64>, agreed: Option<Agreed> },
+        /// has agreed as a member of a keeper group. Then its last start, the last complete one that it knows, and who was away then.
+        91 = GroupKeptIs { volume: Option<u64>, agreed: Option<Box<Agreed>>, begun: u64, complete: u64, away: Vec<Away> },
         /// So many slots are to move until all servers have as many, but for one.
         84 = Balancing { slots: u32 },
         /// Whether all data of a file that a server has are those of the version asked about. They are copies of the backing then.

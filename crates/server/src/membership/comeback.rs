@@ -184,6 +184,13 @@ impl Server {
             .server(self.slot())
             .cloned()
             .ok_or_else(|| Failure::new(Code::Invalid, format!("the volume has no server {}", self.slot())))?;
+        if known.is_left_out() {
+            let text = format!(
+                "{} was left out when the volume was last started: it takes part in the next start of all servers: aze restart --force",
+                self.who()
+            );
+            return Err(Failure::new(Code::Invalid, text));
+        }
         let life = self.begin_life(number, start, known.life).await?;
         let info = ServerInfo { life, since: known.since, incarnation: known.incarnation, ..self.info() };
         self.hear_own()?;

@@ -6,6 +6,7 @@ use crate::membership::state::keeper::{Living, Taken};
 use crate::membership::takeover::end_in;
 use crate::persistence::state::persistence::Persistence;
 use crate::persistence::state::promises::placement;
+use crate::persistence::state::starts::Told;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
@@ -41,6 +42,12 @@ impl Server {
         let known = self.map();
         if known.epoch > MapEpoch(0) {
             return self.join_again_here(&known, slot, info);
+        }
+        if self.config.without.contains(&slot) {
+            let detail = format!(
+                "server {slot} is left out of this start of the volume: it takes part in the next one of all servers"
+            );
+            return Err(Failure::new(Code::Invalid, detail).into());
         }
         let mut joined = self.keeper.joined();
         if joined.has_left(slot) {
@@ -85,21 +92,28 @@ impl Server {
     }
 
     /// The newest map to which the members of a group of the earlier start have agreed. Since all servers say theirs, it is at least as new as
-    /// every decision.
+    /// every decision. If some servers are left out, a majority of those is to be there that have decided last.
     async fn newest_agreed(self: &Arc<Self>, servers: &[ServerInfo]) -> Result<Option<Agreed>, Failure> {
         let Some(persistence) = &self.persistence else { return Ok(None) };
         let own = persistence.promises.agreed().cloned();
         if self.config.switches.is(Sabotage::StartByFirst) {
             return Ok(own);
         }
-        let others = servers.iter().enumerate().filter(|(at, info)| *at != usize::from(self.slot().0) && !info.left);
+        let is_asked = |at: usize, info: &ServerInfo| at != usize::from(self.slot().0) && !info.left && !info.ended;
+        let others = servers.iter().enumerate().filter(|(at, info)| is_asked(*at, info));
         let answers = join_all(others.map(|(at, info)| self.ask_agreed(ServerIndex(at as u16), info))).await;
         let mut all: Vec<(Agreed, ServerIndex)> = own.clone().map(|agreed| (agreed, self.slot())).into_iter().collect();
+        let mut starts = Vec::new();
         for answer in answers {
-            let (server, agreed) = answer?;
-            all.extend(agreed.map(|agreed| (agreed, server)));
+            let Some((agreed, told)) = answer? else { continue };
+            all.extend(agreed.map(|agreed| (agreed, told.server)));
+            starts.push(told);
         }
-        let newest = all.into_iter().max_by_key(|(agreed, _)| agreed.order());
+        let newest = all.iter().max_by_key(|(agreed, _)| agreed.order()).cloned();
+        if !self.config.without.is_empty() && !self.config.switches.is(Sabotage::StartWithoutMajority) {
+            self.check_majority(newest.as_ref().map(|(agreed, _)| agreed), &all)?;
+        }
+        self.catch_up_starts(&starts)?;
         let Some((agreed, told_by)) = newest else { return Ok(None) };
         let (known, now) = (self.parts_by(own.as_ref()), self.parts_by(Some(&agreed)));
         if known != now {
@@ -126,12 +140,47 @@ impl Server {
         placement(agreed, file, self.config.servers).map_or_else(made_with, |placement| placement.members())
     }
 
-    /// Asks a server that is about to be in the first map to which map it has agreed.
+    /// Whether a start may go on without some servers: a majority of the group that has decided last is there, so that no others start, or
+    /// have started since, without these.
+    ///
+    /// # Errors
+    /// Which servers decided last, and which of them are missing.
+    fn check_majority(&self, newest: Option<&Agreed>, all: &[(Agreed, ServerIndex)]) -> Result<(), Failure> {
+        let named = |servers: &[ServerIndex]| servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let without = named(&self.config.without);
+        let Some(newest) = newest else {
+            let detail = format!(
+                "the volume does not start without servers {without}: its directories do not say who decides about it, since all servers \
+                 have not started together under this version"
+            );
+            return Err(Failure::new(Code::Invalid, detail));
+        };
+        let (group, start) = (&newest.map.group, newest.start);
+        // A file of an earlier start is that of a server which was left out of the last one.
+        let is_there = |server: ServerIndex| all.iter().any(|(agreed, by)| *by == server && agreed.start == start);
+        let members: Vec<ServerIndex> = group.members.iter().map(|member| member.server).collect();
+        let (there, missing): (Vec<ServerIndex>, Vec<ServerIndex>) =
+            members.iter().copied().partition(|server| is_there(*server));
+        if !members.is_empty() && there.len() >= group.majority() {
+            return Ok(());
+        }
+        let detail = format!(
+            "the volume does not start without servers {without}: servers {} decided about it when it ran last, and {} of them have to be \
+             there, of which servers {} are missing; those could have started it without these",
+            named(&members),
+            group.majority(),
+            named(&missing)
+        );
+        Err(Failure::new(Code::Invalid, detail))
+    }
+
+    /// Asks a server that is about to be in the first map to which map it has agreed, and which starts it knows; `None` if its directory is of
+    /// another volume, or empty.
     async fn ask_agreed(
         &self,
         server: ServerIndex,
         info: &ServerInfo,
-    ) -> Result<(ServerIndex, Option<Agreed>), Failure> {
+    ) -> Result<Option<(Option<Agreed>, Told)>, Failure> {
         let addresses = info.addresses.iter().filter_map(|address| address.parse().ok()).collect();
         // By the words that the map will have: for other ones the connection would be given up.
         let life = (MapEpoch::first_of(self.config.starts), Incarnation(0));
@@ -139,13 +188,24 @@ impl Server {
         let identity = Identity::default();
         let asked = self.peers.ask(without_map(&to, &identity, &Request::GroupKept, AGREED_TIME_MAX)).await;
         let during = |failure: Failure| failure.during("asking every server which map was decided last");
-        let Reply::GroupKeptIs { volume, agreed } = asked.map_err(during)?.reply else {
+        let Reply::GroupKeptIs { volume, agreed, begun, complete, away } = asked.map_err(during)?.reply else {
             return Err(Failure::new(Code::Malformed, "GroupKept was answered with something else"));
         };
         let own = self.persistence.as_ref().filter(|persistence| !persistence.is_new).map(Persistence::volume);
         // One whose directory is of another volume says so itself, with its path, when it looks at the number of this one.
         let is_foreign = own.zip(volume).is_some_and(|(own, theirs)| own != theirs);
-        Ok((server, agreed.filter(|_| !is_foreign)))
+        if own.is_some() && volume.is_none() {
+            // Before anything is written of this start: else it would have to be completed by the servers of it.
+            let detail = format!(
+                "the directory of server {server} is empty, and that of server {} has a part of a volume that was used: give the directory that \
+                 server {server} had, or, if that is lost, start the others: aze restart --without {server}",
+                self.slot()
+            );
+            return Err(Failure::new(Code::Lost, detail));
+        }
+        Ok(volume
+            .filter(|_| !is_foreign)
+            .map(|_| (agreed.map(|agreed| *agreed), Told { server, begun, complete, away })))
     }
 
     /// The same when the volume is in use.
@@ -299,6 +359,12 @@ impl Server {
     }
 
     pub(crate) fn take_token(self: &Arc<Self>, tx: TxId, sender: SessionId) -> Attempt<Output> {
+        if let Some(away) = self.left_out().first().filter(|_| !self.config.switches.is(Sabotage::MoveWithout)) {
+            let detail = format!(
+                "directories do not move into others as long as server {away} is left out: it may have been moving one when it ended"
+            );
+            return Err(Failure::new(Code::Unreachable, detail).into());
+        }
         if !self.keeper.has_heard() {
             let server = self.clone();
             return then(async move {

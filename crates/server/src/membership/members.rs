@@ -35,7 +35,7 @@ use aze_io::slab::Slab;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener};
 use aze_meta::{Op, Stamp};
-use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX};
+use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX, WIRE_VERSIONS};
 use aze_proto::place::{KeeperGroup, ServerInfo};
 use aze_proto::slots::{Placement, SlotTable, slots_of};
 use aze_proto::{
@@ -184,7 +184,13 @@ fn new_server(
     // Clients have to forget paths that they cached before the volume was started again.
     let (namespace, epoch) = (Namespace::new(published.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
     namespace.adopt(epoch);
-    let places = places_of(&config, persistence.as_ref());
+    let mut places = places_of(&config, persistence.as_ref());
+    for server in &config.without {
+        let known = persistence.as_ref().and_then(|persistence| persistence.promises.agreed()?.map.server(*server));
+        let (host, bytes) = known.map_or_else(Default::default, |info| (info.host.clone(), info.capacity_bytes));
+        // The first server says which of them there are, before it takes this into use.
+        places.put(*server, &ServerInfo::of_left_out(host, bytes, SessionId(io.random_u64())));
+    }
     let slots = persistence.as_ref().map_or_else(|| slots_of(config.servers), |persistence| persistence.slots);
     Server {
         me,
@@ -243,7 +249,7 @@ pub(super) fn caller_config(io: &Io, config: &Config, order: &Arc<LogicalClock>)
     CallerConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
-        versions: config.versions,
+        versions: WIRE_VERSIONS,
         session: SessionId(io.random_u64()),
         server: true,
         job: format!("server {}", config.slot),
@@ -280,7 +286,7 @@ fn listen(
     let serving = ServeConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
-        versions: config.versions,
+        versions: WIRE_VERSIONS,
         uid: config.owner_uid,
         published,
     };
@@ -332,11 +338,22 @@ impl Server {
         let Some(persistence) = &self.persistence else { return Ok(()) };
         if persistence.is_new {
             return match self.slot() {
+                ServerIndex(0) if !self.config.without.is_empty() => Err(self.has_no_part(persistence)),
                 ServerIndex(0) => Ok(()),
                 _ => Err(self.has_no_part(persistence)),
             };
         }
-        let first = self.parts_by(persistence.promises.agreed()).first().copied().unwrap_or_default();
+        let parts = self.parts_by(persistence.promises.agreed());
+        if let Some(unknown) = self.config.without.iter().find(|server| !parts.contains(server)) {
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            let detail = format!(
+                "there is no server {unknown} to be left out: the volume consists of servers {}",
+                parts.join(", ")
+            );
+            return Err(Failure::new(Code::Invalid, detail));
+        }
+        let is_there = |server: &&ServerIndex| !self.config.without.contains(server);
+        let first = parts.iter().find(is_there).copied().unwrap_or_default();
         if first == self.slot() {
             return Ok(());
         }
@@ -409,12 +426,16 @@ impl Server {
                 .map_err(|why| Failure::new(Code::Lost, format!("storage {}: {why}", persistence.storage.place())))?;
         }
         let leftovers = Leftovers::of(&mut image);
-        if self.config.comeback.is_some() {
+        let is_without_some = map.servers.iter().any(ServerInfo::is_left_out);
+        if self.config.comeback.is_some() || is_without_some {
             self.remember_doubts(&mut image, &leftovers);
         }
         *persistence.leftovers.lock() = leftovers;
         self.clock.begin_after(image.time);
-        self.transactions.remember_committed(&image.finished);
+        match self.config.comeback.is_some() && !is_without_some {
+            true => self.transactions.remember_committed(&image.finished),
+            false => self.transactions.remember_committed_for_long(&image.finished),
+        }
         self.shards.take(map.shards(), image.into_cells(), &self.log());
         Ok(())
     }

@@ -6,7 +6,7 @@ use aze_proto::rules::To;
 use aze_proto::{
     Attr, Code, Failure, Identity, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId,
 };
-use aze_rpc::{Answer, Ask, Target};
+use aze_rpc::{Ask, Target};
 use futures_channel::oneshot;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -153,18 +153,6 @@ impl Server {
         payload: &[u8],
         deadline: Duration,
     ) -> Result<Reply, Failure> {
-        Ok(self.answer_of(server, shard, request, payload, deadline).await?.reply)
-    }
-
-    /// As [`Self::ask_once`], with a payload; with what the answer's head says.
-    pub(crate) async fn answer_of(
-        &self,
-        server: ServerIndex,
-        shard: ShardId,
-        request: &Request,
-        payload: &[u8],
-        deadline: Duration,
-    ) -> Result<Answer, Failure> {
         self.sync_before(request).await?;
         let map = self.map();
         let to = Target::of(&map, server)
@@ -192,7 +180,7 @@ impl Server {
         };
         let answer = self.peers.ask(ask).await?;
         self.map_epoch_heard.fetch_max(answer.header.map_epoch.0, Ordering::Relaxed);
-        Ok(answer)
+        Ok(answer.reply)
     }
 
     /// Asks several servers at once; the answers come in the order of `servers`.

@@ -3,16 +3,13 @@
 //! Who has said its part promises to tell the home before it answers a change of it. So a directory that nobody changes costs one request,
 //! however many servers have entries of it, and one that is changed costs a question to each server with a change since the last look.
 //! The home is told by what it gets anyway from a server that wants to change entries: the request for the stub.
-//!
-//! A server whose build does not promise that speaks an older version of the wire: the home asks it at every look.
 
 use super::state::parts::Part;
 use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
-use aze_proto::limits::{LEASE_MS, PARTS_KEPT_SINCE};
-use aze_proto::{Code, Failure, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
-use futures_util::future::join_all;
+use aze_proto::limits::LEASE_MS;
+use aze_proto::{Code, Failure, Ino, Reply, Request, ServerIndex};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,40 +56,22 @@ impl Server {
         question: u64,
     ) -> Vec<(ServerIndex, Result<Part, Failure>)> {
         let mut parts = Vec::with_capacity(holders.len());
-        let asked = holders.iter().map(|holder| async move { (*holder, self.ask_for_part(dir, *holder).await) });
-        for (holder, answer) in join_all(asked).await {
-            if let (Ok((part, true)), Some(cell)) = (&answer, self.shards.home(dir))
+        for (holder, answer) in self.ask_each(holders, &Request::Fragment { dir }).await {
+            let part = match answer {
+                Ok(Reply::FragmentIs { entries, subdirs, changed }) => Ok((entries, subdirs, changed)),
+                Ok(_) => Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
+                Err(failure) => Err(failure.during(format!("entries of directory {dir} on server {holder}"))),
+            };
+            // This server counts its own part when it is looked at.
+            if let (Ok(part), Some(cell)) = (&part, self.shards.home(dir))
+                && holder != self.slot()
                 && let Some(holders) = cell.names.lock().holders.get_mut(&dir)
             {
                 holders.parts.learn(holder, question, *part);
             }
-            let part = answer.map(|(part, _)| part);
-            parts.push((
-                holder,
-                part.map_err(|why| why.during(format!("entries of directory {dir} on server {holder}"))),
-            ));
+            parts.push((holder, part));
         }
         parts
-    }
-
-    /// One holder's part, and whether it tells of the next change of it.
-    async fn ask_for_part(self: &Arc<Self>, dir: Ino, holder: ServerIndex) -> Result<(Part, bool), Failure> {
-        let request = Request::Fragment { dir };
-        let (reply, is_promised) = if holder == self.slot() {
-            (self.ask(holder, ShardId(0), request).await?, false)
-        } else {
-            let answer = self.answer_of(holder, ShardId(0), &request, &[], self.config.deadline).await;
-            if matches!(answer, Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. })) {
-                // Who is to be asked depends on the map: the asker begins anew.
-                self.refresh_map_from(holder).await?;
-            }
-            let answer = answer?;
-            (answer.reply, answer.header.version >= PARTS_KEPT_SINCE)
-        };
-        match reply {
-            Reply::FragmentIs { entries, subdirs, changed } => Ok(((entries, subdirs, changed), is_promised)),
-            _ => Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
-        }
     }
 
     /// At a directory's home: all parts are about to be asked for, by the question with this number.
@@ -102,9 +81,9 @@ impl Server {
         }
     }
 
-    /// At a holder: its part, by the version in which it is asked for. The home is told before an answer says that it has changed.
-    pub(crate) fn part(&self, dir: Ino, version: u8) -> Reply {
-        let promises = version >= PARTS_KEPT_SINCE && self.shards.home(dir).is_none();
+    /// At a holder: its part. The home is told before an answer says that it has changed.
+    pub(crate) fn part(&self, dir: Ino) -> Reply {
+        let promises = self.shards.home(dir).is_none();
         let (entries, subdirs, changed) =
             if promises { self.directories.promised(dir) } else { self.directories.fragment(dir) };
         Reply::FragmentIs { entries, subdirs, changed }

@@ -3,7 +3,7 @@
 
 use crate::state::Server;
 use crate::wait::Attempt;
-use crate::work::Output;
+use crate::work::{Output, then};
 use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, Stub};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,16 @@ impl Server {
             holders.version = holders.version.max(u64::from(began.0) << 32);
         }
         self.stub_now(Ino::ROOT)
+    }
+
+    /// The home of a directory, which is another server, says its rights. Those of the root are on this server's disk when that is answered.
+    pub(crate) fn stub_updated(self: &Arc<Self>, stub: &Stub) -> Attempt<Output> {
+        self.directories.update(stub.clone());
+        if stub.ino != Ino::ROOT || self.persistence.is_none() {
+            return Ok(Reply::Done.into());
+        }
+        let server = self.clone();
+        then(async move { server.keep_root_rights().await.map(|()| Reply::Done) })
     }
 
     /// For a client that cannot ask the root's home.

@@ -15,17 +15,26 @@ impl Server {
     pub(crate) async fn open_together(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
         let is_first = self.is_first();
+        let left_out = self.left_out();
+        let is_other = |server: &ServerIndex| *server != self.slot() && !left_out.contains(server);
+        let others: Vec<ServerIndex> = self.map().members().filter(is_other).collect();
+        let all_done = || try_join_all(others.iter().map(|other| self.ask_until_ready(*other, Request::IsDone)));
         if is_first && !persistence.is_new {
-            // All servers have begun this start: counting links has waited for them.
+            if !left_out.is_empty() {
+                all_done().await?;
+            }
+            // All servers have begun this start: counting links has waited for them, if all are there.
             self.complete_start(persistence).await?;
         }
         persistence.is_done.store(true, Ordering::SeqCst);
         if !persistence.is_new {
-            let others: Vec<ServerIndex> = self.map().members().filter(|other| *other != self.slot()).collect();
-            try_join_all(others.into_iter().map(|other| self.ask_until_ready(other, Request::IsDone))).await?;
+            all_done().await?;
             if !is_first {
                 self.complete_start(persistence).await?;
             }
+        }
+        if left_out.is_empty() {
+            self.transactions.all_have_asked();
         }
         persistence.is_open.store(true, Ordering::SeqCst);
         Ok(())

@@ -207,7 +207,7 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
     let (servers, manifest, slots) = open_dirs(io, dirs, report).await?;
     let mut parts = Vec::new();
     // The first one counts the starts.
-    let mut first_starts = None;
+    let mut newest_starts: Option<(u16, Starts)> = None;
     for (server, opened) in servers {
         let manifest = Manifest { server, ..manifest };
         let (mut bytes, mut segment_bytes) = (MARGIN_BYTES, SEGMENT_BYTES_DEFAULT);
@@ -250,12 +250,14 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
         let read = match Starts::read(&*dir).await {
             Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
                 starts::reaches_its_end(&starts, &found)?;
-                let counted = *first_starts.get_or_insert(starts::Counted {
-                    by: ServerIndex(server),
-                    start: starts.begun + 1,
-                    complete: starts.complete,
-                });
-                starts::compare(&starts, &counted).map_err(DiskError::Failed)?;
+                let newest = newest_starts.get_or_insert_with(|| (server, starts.clone()));
+                if newest.1.complete < starts.complete && starts.is_newer_for(newest.0, &newest.1) {
+                    // The one before was left out of the last start.
+                    *newest = (server, starts.clone());
+                }
+                let (by, newest) = (ServerIndex(newest.0), &newest.1);
+                let (start, complete, last) = (newest.begun + 1, newest.complete, newest.last_of(server));
+                starts::compare(&starts, &starts::Counted { by, start, complete, last }).map_err(DiskError::Failed)?;
                 image.note_logs(&found.slots);
                 image.keep(&slots, ServerIndex(server), false).map_err(DiskError::Failed)?;
                 Ok(found)

@@ -49,12 +49,14 @@ impl Server {
         let mut counted = None;
         if !self.is_first() {
             let first = self.config.first;
-            let Reply::PersistentIs { volume: kept, is_new, start, complete } =
+            let Reply::PersistentIs { volume: kept, is_new, start, complete, away } =
                 self.ask_until_ready(first, Request::PersistentId).await?
             else {
                 return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
             };
-            counted = Some(Counted { by: first, start, complete });
+            let own = away.iter().find(|away| away.server == self.slot());
+            let last = own.map_or(complete, |away| away.start);
+            counted = Some((Counted { by: first, start, complete, last }, away));
             match (persistence.is_new, is_new) {
                 (true, true) => {
                     volume = kept;
@@ -98,11 +100,11 @@ impl Server {
             return Err(Failure::new(Code::Invalid, detail));
         }
         let known = self.ask_until_ready(self.map().keeper, Request::PersistentId).await?;
-        let Reply::PersistentIs { volume, start, complete, .. } = known else {
+        let Reply::PersistentIs { volume, start, complete, away, .. } = known else {
             return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
         };
         persistence.volume.store(volume, Ordering::SeqCst);
-        self.begin_in_start(persistence, start, complete).await?;
+        self.begin_in_start(persistence, (start, complete), &away).await?;
         if let Some(disk) = self.store.disk() {
             disk.segments().set_volume(volume);
         }
@@ -118,6 +120,10 @@ impl Server {
     pub(crate) async fn resolve(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
         let leftovers = std::mem::take(&mut *persistence.leftovers.lock());
+        let left_out = self.left_out();
+        if !left_out.is_empty() {
+            return self.resolve_without(persistence, leftovers, &left_out).await;
+        }
         if !persistence.is_new {
             self.take_stubs(&leftovers.changed).await?;
             self.resolve_sources().await?;
@@ -127,11 +133,17 @@ impl Server {
         }
         persistence.is_resolved.store(true, Ordering::SeqCst);
         if !persistence.is_new {
-            self.count_links().await?;
-            self.finish_truncations().await?;
-            if !self.config.switches.is(Sabotage::KeepStrays) {
-                self.drop_strays().await?;
-            }
+            self.clean_up().await?;
+        }
+        Ok(())
+    }
+
+    /// What all servers together do when each has brought its names to an end.
+    pub(super) async fn clean_up(self: &Arc<Self>) -> Result<(), Failure> {
+        self.count_links().await?;
+        self.finish_truncations().await?;
+        if !self.config.switches.is(Sabotage::KeepStrays) {
+            self.drop_strays().await?;
         }
         Ok(())
     }
@@ -172,7 +184,7 @@ impl Server {
     }
 
     /// Gets the stub of every directory with entries here, so that its home knows.
-    async fn take_stubs(self: &Arc<Self>, changed: &BTreeMap<Ino, Time>) -> Result<(), Failure> {
+    pub(super) async fn take_stubs(self: &Arc<Self>, changed: &BTreeMap<Ino, Time>) -> Result<(), Failure> {
         let mut dirs: BTreeMap<Ino, Here> = BTreeMap::new();
         for cell in self.shards.iter() {
             let names = cell.names.lock();
@@ -183,7 +195,10 @@ impl Server {
                 here.shards.insert(cell.id);
             }
         }
-        let dirs: Vec<(Ino, Here)> = dirs.into_iter().collect();
+        // The homes of others were left out: what is here of their directories is kept for them.
+        let map = self.map();
+        let is_there = |dir: &Ino| map.home_of(*dir).is_none_or(|home| !map.is_gone(home));
+        let dirs: Vec<(Ino, Here)> = dirs.into_iter().filter(|(dir, _)| is_there(dir)).collect();
         for some in dirs.chunks(AT_ONCE) {
             try_join_all(some.iter().map(|(dir, here)| self.take_stub(*dir, here, changed.get(dir)))).await?;
         }
@@ -294,7 +309,7 @@ impl Server {
 
     /// A name of a directory that a rename was about to replace: if that was removed already, the
     /// name goes, too.
-    async fn drop_if_dead(self: &Arc<Self>, shard: ShardId, key: &EntryKey) -> Result<(), Failure> {
+    pub(super) async fn drop_if_dead(self: &Arc<Self>, shard: ShardId, key: &EntryKey) -> Result<(), Failure> {
         let entry = self.shards.get(shard).and_then(|cell| cell.names.lock().shard.entry(key));
         if let Some(entry) = entry
             && !self.is_alive(entry.ino).await?
@@ -306,7 +321,8 @@ impl Server {
 
     /// Sets the link counts of files here to the number of their names.
     async fn count_links(self: &Arc<Self>) -> Result<(), Failure> {
-        let servers: Vec<ServerIndex> = self.map().members().collect();
+        let left_out = self.left_out();
+        let servers: Vec<ServerIndex> = self.map().members().filter(|server| !left_out.contains(server)).collect();
         let counted = try_join_all(servers.into_iter().map(|server| self.links_from(server))).await?;
         let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
         for ino in counted.into_iter().flatten() {
@@ -390,6 +406,7 @@ impl Server {
                 }
             }
         }
+        by_home.retain(|home, _| !map.is_gone(*home));
         for (home, inos) in by_home {
             let inos: Vec<Ino> = inos.into_iter().collect();
             for some in inos.chunks(ROWS_MAX) {

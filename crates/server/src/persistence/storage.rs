@@ -2,6 +2,7 @@
 
 use super::state::persistence::{OURS, Persistence, disk_failure, storage_failed};
 use super::state::promises::{self, agreed_in};
+use super::state::starts::away_of;
 use crate::state::{Config, Server};
 use aze_io::Io;
 use aze_io::disk::DiskError;
@@ -12,6 +13,7 @@ use aze_proto::{Code, Failure, MapEpoch, Reply, ServerIndex};
 use aze_store::disk::group::{self, GroupFile};
 use aze_store::disk::manifest::{self, Manifest};
 use aze_store::disk::placement::Placement;
+use aze_store::disk::root;
 use aze_store::disk::starts::Starts;
 use std::sync::atomic::Ordering;
 
@@ -95,8 +97,10 @@ impl Server {
         if !persistence.is_counted.load(Ordering::SeqCst) {
             return Err(Failure::new(Code::Busy, format!("{} is still starting", self.who())));
         }
-        let Starts { begun, complete, .. } = persistence.starts.now();
-        Ok(Reply::PersistentIs { volume: persistence.volume(), is_new: persistence.is_new, start: begun, complete })
+        let starts = persistence.starts.now();
+        let (volume, is_new, away) = (persistence.volume(), persistence.is_new, away_of(&starts));
+        let Starts { begun: start, complete, .. } = starts;
+        Ok(Reply::PersistentIs { volume, is_new, start, complete, away })
     }
 
     /// What the first server is told when all start.
@@ -105,7 +109,31 @@ impl Server {
             Failure::new(Code::Invalid, format!("{} keeps its part in memory, not on disk", self.who()))
         })?;
         let volume = (!persistence.is_new).then(|| persistence.volume());
-        Ok(Reply::GroupKeptIs { volume, agreed: persistence.promises.agreed().cloned() })
+        let starts = persistence.starts.now();
+        let (agreed, away) = (persistence.promises.agreed().cloned().map(Box::new), away_of(&starts));
+        let Starts { begun, complete, .. } = starts;
+        Ok(Reply::GroupKeptIs { volume, agreed, begun, complete, away })
+    }
+
+    /// Writes down the rights of the root, as this server was told them last.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) async fn keep_root_rights(&self) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let mut kept = persistence.root_rights.lock().await;
+        let Some(stub) = self.directories.root().filter(|stub| kept.as_ref() != Some(stub)) else { return Ok(()) };
+        root::write(&*persistence.dir, &stub).await.map_err(|error| disk_failure(&persistence.path, &error))?;
+        *kept = Some(stub);
+        Ok(())
+    }
+
+    /// Takes the rights of the root that this server has written down: its home is left out.
+    pub(crate) async fn recall_root_rights(&self) {
+        let Some(persistence) = &self.persistence else { return };
+        if let Some(stub) = persistence.root_rights.lock().await.clone() {
+            self.directories.update(stub);
+        }
     }
 
     pub(crate) fn synced(&self) -> Reply {
@@ -135,7 +163,7 @@ impl Server {
         }
         for dir in &persistence.dirs {
             for name in dir.list().await.map_err(failed)? {
-                if OURS.iter().any(|start| name.starts_with(start)) || name == group::NAME {
+                if OURS.iter().any(|start| name.starts_with(start)) || name == group::NAME || name == root::NAME {
                     dir.remove(&name).await.map_err(failed)?;
                 }
             }

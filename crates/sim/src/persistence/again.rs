@@ -66,7 +66,7 @@ impl Progress {
 }
 
 /// A sync after the volume was started again says so, once.
-async fn sync_told(client: &Client, plan: &PersistentPlan) -> Result<(), Failure> {
+pub(super) async fn sync_told(client: &Client, plan: &PersistentPlan) -> Result<(), Failure> {
     match client.sync(&ROOT).await {
         Err(failure) if failure.code == Code::Lost => Ok(()),
         Ok(()) if plan.durability == Durability::None => Ok(()),
@@ -76,7 +76,7 @@ async fn sync_told(client: &Client, plan: &PersistentPlan) -> Result<(), Failure
 }
 
 /// A start during which all servers end, or soon after it: clients may have been served.
-async fn failing_start(cluster: &Arc<Cluster>, plan: &PersistentPlan, life: usize) {
+pub(super) async fn failing_start(cluster: &Arc<Cluster>, plan: &PersistentPlan, life: usize) {
     let rng = &mut cluster.sim.rng(&format!("failing start of life {life}"));
     let (in_middle, pause) = (rng.chance(300_000), Duration::from_micros(rng.between(0, 40_000)));
     let over = async {

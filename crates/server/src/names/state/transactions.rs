@@ -23,6 +23,8 @@ pub(crate) struct Transactions {
     active: Mutex<BTreeMap<TxId, Option<Decided>>>,
     /// Those that are over at the side of the new name, and whether they were committed.
     finished: Mutex<Finished>,
+    /// Of those that were committed, the ones about which a server that was left out may ask when it comes back, however late.
+    asked_later: Mutex<BTreeSet<TxId>>,
     /// Those that an earlier life of this server coordinated, and that are not known to be over: the names that they hold.
     in_doubt: Mutex<BTreeMap<TxId, InDoubt>>,
     /// Those that have the token for moving directories: one, and those that have not given it back yet.
@@ -51,7 +53,15 @@ impl Transactions {
     pub(crate) fn new() -> Transactions {
         let (active, finished) = (Mutex::default(), Mutex::default());
         let (told, ended_in_a_move) = (Mutex::default(), Mutex::default());
-        Transactions { active, finished, in_doubt: Mutex::default(), tokens: Mutex::default(), told, ended_in_a_move }
+        Transactions {
+            active,
+            finished,
+            asked_later: Mutex::default(),
+            in_doubt: Mutex::default(),
+            tokens: Mutex::default(),
+            told,
+            ended_in_a_move,
+        }
     }
 
     /// A transaction has got the token.
@@ -124,6 +134,9 @@ impl Transactions {
 
     /// At the side of the new name: the transaction was not committed, and will not be. `false`: it was.
     pub(crate) fn give_up(&self, tx: TxId) -> bool {
+        if self.asked_later.lock().contains(&tx) {
+            return false;
+        }
         let mut finished = self.finished.lock();
         match finished.committed.get(&tx) {
             Some(committed) => !committed,
@@ -167,7 +180,9 @@ impl Transactions {
 
     /// Those that were committed here, as far as they are remembered.
     pub(crate) fn committed(&self) -> Vec<TxId> {
-        self.finished.lock().committed.iter().filter(|(_, committed)| **committed).map(|(tx, _)| *tx).collect()
+        let mut all = self.asked_later.lock().clone();
+        all.extend(self.finished.lock().committed.iter().filter(|(_, committed)| **committed).map(|(tx, _)| *tx));
+        all.into_iter().collect()
     }
 
     /// The last of these, in the order in which they ended.
@@ -194,7 +209,21 @@ impl Transactions {
         committed.iter().for_each(|tx| self.finish(*tx, true));
     }
 
+    /// The same, until all servers have asked: none of them is forgotten for later ones.
+    pub(crate) fn remember_committed_for_long(&self, committed: &[TxId]) {
+        self.asked_later.lock().extend(committed);
+    }
+
+    /// All servers have started, and have asked about what they coordinated.
+    pub(crate) fn all_have_asked(&self) {
+        let asked = std::mem::take(&mut *self.asked_later.lock());
+        asked.into_iter().for_each(|tx| self.finish(tx, true));
+    }
+
     pub(crate) fn finished(&self, tx: TxId) -> Option<bool> {
+        if self.asked_later.lock().contains(&tx) {
+            return Some(true);
+        }
         self.finished.lock().committed.get(&tx).copied()
     }
 }

@@ -9,7 +9,7 @@ use aze_io::disk::{Dir, DiskError};
 use aze_io::logical::LogicalClock;
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
-use aze_proto::{Code, Failure};
+use aze_proto::{Code, Failure, Stub};
 use aze_store::Store;
 use aze_store::disk::group::GroupFile;
 use aze_store::disk::journal::Journal;
@@ -67,6 +67,8 @@ pub(crate) struct Persistence {
     pub(crate) placement: Option<Placement>,
     /// What this server has promised as a member of a keeper group.
     pub(crate) promises: Promises,
+    /// The rights of the root that are on the disk. Held while a task writes them.
+    pub(in crate::persistence) root_rights: futures_util::lock::Mutex<Option<Stub>>,
     /// The shards that the directory has, until the first map says which of them this server serves.
     pub(crate) kept: Mutex<Option<Image>>,
     /// The changes in doubt among them.
@@ -159,6 +161,11 @@ impl Persistence {
         let promises = Promises::new(promised).map_err(|why| {
             failed(DiskError::Failed(format!("the file '{}': {why}: put it back", aze_store::disk::group::NAME)))
         })?;
+        let root_rights = match manifest {
+            // Of another build they may be in another form: then they are told anew.
+            Some(_) => aze_store::disk::root::read(&*dir).await.unwrap_or_default(),
+            None => None,
+        };
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
             image.begin_new_life();
@@ -181,6 +188,7 @@ impl Persistence {
             slots: manifest.map_or(expected.slots, |found| found.slots),
             placement,
             promises,
+            root_rights: futures_util::lock::Mutex::new(root_rights),
             kept: Mutex::default(),
             leftovers: Mutex::default(),
             is_new: manifest.is_none(),
