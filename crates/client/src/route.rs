@@ -268,7 +268,8 @@ impl Core {
         self.caller.on_left(Box::new(move |shard| {
             let core = this.upgrade()?;
             let routes = core.routes.read().clone();
-            routes.locate(Place::Shard(shard)).ok().map(|(_, server)| server.target.clone())
+            let since = routes.map.shard_since(shard);
+            routes.locate(Place::Shard(shard)).ok().map(|(_, server)| (server.target.clone(), since))
         }));
         let this = Arc::downgrade(self);
         self.caller.on_unreachable(Box::new(move |target| {
@@ -499,9 +500,9 @@ pub(crate) fn is_replanned(failure: &Failure) -> bool {
     matches!(failure.refusal, Some(Refusal::MapStale { .. }))
 }
 
-/// When the life of the server of an inode's home began.
+/// Since when what sessions have at an inode's home goes on.
 fn life_in(map: &ShardMap, ino: Ino) -> u32 {
-    map.home_of(ino).and_then(|server| map.server(server)).map_or(0, |info| info.began.0)
+    map.home_since(ino).0
 }
 
 /// How long an operation goes on asking. It begins anew whenever a server says that it is starting.

@@ -6,7 +6,7 @@
 //! every chunk.
 
 use crate::attr::Attr;
-use crate::ids::{Incarnation, Ino, MapEpoch, Prefix, ServerIndex, SessionId, ShardId};
+use crate::ids::{Incarnation, Ino, MapEpoch, Prefix, ServerIndex, SessionId, ShardId, SlotIndex};
 use crate::limits::{SERVERS_MAX, SLOTS_PER_SERVER};
 use crate::slots::SlotTable;
 use crate::wire::{Input, Malformed, Wire};
@@ -259,6 +259,9 @@ impl KeeperGroup {
     }
 }
 
+/// An empty table.
+const NONE: [u8; 4] = [0; 4];
+
 impl ShardMap {
     /// Forms another group by this map, if that is due: members that are gone are replaced. With fewer than three servers the keeper
     /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) members outlive their processes, and have slots:
@@ -322,6 +325,50 @@ impl ShardMap {
         self.server_of(ino.home(self.shards()))
     }
 
+    /// Since when what sessions have in the slot of an inode's home goes on: locks, and opens. It goes with a life of the server that has the slot,
+    /// and stays with a slot that moves. Grows only; 0 if there is no such server.
+    pub fn home_since(&self, ino: Ino) -> MapEpoch {
+        self.shard_since(ino.home(self.shards()))
+    }
+
+    /// The same of a shard.
+    pub fn shard_since(&self, shard: ShardId) -> MapEpoch {
+        self.slot_since(self.slots.slot_of(shard))
+    }
+
+    fn slot_since(&self, slot: SlotIndex) -> MapEpoch {
+        let began = |server: ServerIndex| self.server(server).map_or(MapEpoch(0), |info| info.began);
+        let since = self.slots.since(slot);
+        since.or_else(|| self.slots.get(slot).map(|slot| began(slot.primary))).unwrap_or(MapEpoch(0))
+    }
+
+    /// Another server serves a slot from now on.
+    pub fn hand_over(&mut self, slot: SlotIndex, to: ServerIndex) {
+        let since = self.slot_since(slot);
+        let began = self.server(to).map(|info| info.began);
+        self.slots.hand_over(slot, to);
+        self.slots.note_since(slot, (began != Some(since)).then_some(since));
+    }
+
+    /// The bytes as which members of the keeper group write a map down. Earlier builds read them, unless a slot has moved to or from a server that
+    /// has come back alone.
+    pub fn stored(&self) -> Vec<u8> {
+        let mut bytes = self.to_bytes();
+        if self.slots.follows_servers() {
+            bytes.truncate(bytes.len() - NONE.len());
+        }
+        bytes
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// They are those of no map.
+    pub fn from_stored(bytes: &[u8]) -> Result<ShardMap, Malformed> {
+        // With a table more than it has, none of both can be read.
+        ShardMap::from_bytes(&[bytes, &NONE].concat()).or_else(|_| ShardMap::from_bytes(bytes))
+    }
+
     /// Whether a server has left the volume.
     pub fn has_left(&self, index: ServerIndex) -> bool {
         self.server(index).is_some_and(|info| info.left)
@@ -354,15 +401,10 @@ impl ShardMap {
     pub fn check_slots_move(&self, lasts: bool) -> Result<(), String> {
         let has_lost = |info: &&ServerInfo| info.ended || info.incarnation > Incarnation(0);
         let mut ends = self.indexes().zip(&self.servers);
-        match ends.find(|(_, info)| has_lost(info) || info.life > 0) {
+        match ends.find(|(_, info)| has_lost(info)) {
             None => Ok(()),
             Some((server, info)) if lasts && info.ended => Err(format!(
                 "server {server} on {} has ended, and no slot moves without it: bring it back with 'aze restart --server {server}'",
-                info.host
-            )),
-            Some((server, info)) if lasts => Err(format!(
-                "server {server} on {} has come back alone: which locks went with its earlier life is known by servers, and no slot moves \
-                 until all of them are started again: 'aze restart --force'",
                 info.host
             )),
             Some((server, info)) => Err(format!(
@@ -528,6 +570,34 @@ mod tests {
             servers: vec![server; usize::from(servers)],
             slots: SlotTable::modular(4096, servers).unwrap(),
         }
+    }
+
+    /// Locks and opens of a slot go with a life of its server, and stay when it moves.
+    #[test]
+    fn what_sessions_have_goes_on_where_a_slot_goes() {
+        let mut map = map_of(2);
+        let (slot, shard) = (SlotIndex(0), ShardId(0));
+        let since = |map: &ShardMap| map.shard_since(shard).0;
+        map.hand_over(slot, ServerIndex(1));
+        assert_eq!((since(&map), map.slots.follows_servers()), (0, true));
+        map.servers[1].began = MapEpoch(5);
+        map.slots.forget_since(ServerIndex(1));
+        assert_eq!((since(&map), map.slots.follows_servers()), (5, true));
+        map.hand_over(slot, ServerIndex(0));
+        assert_eq!((since(&map), map.slots.follows_servers()), (5, false), "it was lost, wherever it is");
+        assert_eq!(ShardMap::from_bytes(&map.to_bytes()).as_ref(), Ok(&map));
+        assert_eq!(ShardMap::from_stored(&map.stored()).as_ref(), Ok(&map));
+        map.hand_over(slot, ServerIndex(1));
+        assert_eq!((since(&map), map.slots.follows_servers()), (5, true), "as all of that server's");
+        assert_eq!(ShardMap::from_stored(&map.stored()).as_ref(), Ok(&map));
+        map.hand_over(slot, ServerIndex(0));
+        map.servers[0].began = MapEpoch(9);
+        map.slots.forget_since(ServerIndex(0));
+        assert_eq!((since(&map), map.slots.follows_servers()), (9, true));
+        // As earlier builds have written it.
+        let stored = map.stored();
+        assert_eq!([&stored[..], &[0; 4]].concat(), map.to_bytes());
+        assert_eq!(ShardMap::from_stored(&stored), Ok(map));
     }
 
     #[test]

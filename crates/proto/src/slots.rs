@@ -3,7 +3,7 @@
 //! Source: configurations as in PacificA (Lin et al., MSR-TR-2008-25): a number that grows with each change of a slot's
 //! servers, a primary that serves, backups that follow it. Consistent hashing: Karger et al., STOC 1997.
 
-use crate::ids::{Configuration, Life, ServerIndex, ShardId, SlotIndex};
+use crate::ids::{Configuration, Life, MapEpoch, ServerIndex, ShardId, SlotIndex};
 use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN, SLOTS_PER_SERVER};
 use crate::wire::{Input, Malformed, Wire};
 use crate::{wire_enum, wire_struct};
@@ -22,6 +22,17 @@ wire_struct! {
         pub primary: ServerIndex,
         /// The servers that have a copy of what the primary acknowledges. There are none yet.
         pub backups: Vec<ServerIndex>,
+    }
+}
+
+wire_struct! {
+    /// Since when what sessions have in a slot goes on, which has moved to a server whose life began at another epoch.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SlotSince {
+        /// The slot.
+        pub slot: SlotIndex,
+        /// The epoch.
+        pub since: MapEpoch,
     }
 }
 
@@ -59,6 +70,8 @@ pub struct SlotTable {
     shards: u32,
     placement: Placement,
     slots: Vec<Slot>,
+    /// In the order of the slots. Of all others locks and opens go on since the life of their server began.
+    sinces: Vec<SlotSince>,
 }
 
 /// Places of each server on the ring.
@@ -167,7 +180,7 @@ impl SlotTable {
             primary,
             backups: Vec::new(),
         };
-        Ok(SlotTable { shards, placement, slots: primaries.into_iter().map(slot).collect() })
+        Ok(SlotTable { shards, placement, slots: primaries.into_iter().map(slot).collect(), sinces: Vec::new() })
     }
 
     /// The first assignment of a volume in directories of so many slots: one of a single server may have been made with one slot, by an earlier
@@ -202,7 +215,8 @@ impl SlotTable {
             primary: *primary,
             backups: Vec::new(),
         };
-        Ok(SlotTable { shards, placement: Placement::Modular, slots: slots.iter().map(slot).collect() })
+        let (placement, slots) = (Placement::Modular, slots.iter().map(slot).collect());
+        Ok(SlotTable { shards, placement, slots, sinces: Vec::new() })
     }
 
     /// How many shards there are.
@@ -330,6 +344,32 @@ impl SlotTable {
         }
     }
 
+    /// Since when locks and opens of a slot go on, if that is not the epoch at which the life of its server began.
+    pub(crate) fn since(&self, slot: SlotIndex) -> Option<MapEpoch> {
+        let at = self.sinces.binary_search_by_key(&slot, |known| known.slot).ok()?;
+        Some(self.sinces[at].since)
+    }
+
+    /// Notes since when that is; `None`: since the life of its server began.
+    pub(crate) fn note_since(&mut self, slot: SlotIndex, since: Option<MapEpoch>) {
+        self.sinces.retain(|known| known.slot != slot);
+        if let Some(since) = since {
+            let at = self.sinces.partition_point(|known| known.slot < slot);
+            self.sinces.insert(at, SlotSince { slot, since });
+        }
+    }
+
+    /// A life of a server begins: in all of its slots locks and opens go on since then.
+    pub fn forget_since(&mut self, server: ServerIndex) {
+        let (slots, sinces) = (&self.slots, &mut self.sinces);
+        sinces.retain(|known| slots.get(known.slot.0 as usize).is_some_and(|slot| slot.primary != server));
+    }
+
+    /// Whether locks and opens of each slot go on since the life of its server began.
+    pub(crate) fn follows_servers(&self) -> bool {
+        self.sinces.is_empty()
+    }
+
     /// The contents of all slots that a server serves are lost: each begins another life, empty.
     ///
     /// # Errors
@@ -346,6 +386,7 @@ impl SlotTable {
             slot.life = Life(slot.life.0 + 1);
             slot.configuration = Configuration(slot.configuration.0 + 1);
         }
+        self.forget_since(server);
         Ok(())
     }
 }
@@ -355,6 +396,7 @@ impl Wire for SlotTable {
         self.shards.put(out);
         self.placement.put(out);
         self.slots.put(out);
+        self.sinces.put(out);
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
@@ -368,7 +410,12 @@ impl Wire for SlotTable {
         if slots.iter().any(|slot| slot.life > Life::MAX || slot.backups.contains(&slot.primary)) {
             return Err(input.malformed("a slot that cannot be"));
         }
-        Ok(SlotTable { shards, placement, slots })
+        let sinces = Vec::<SlotSince>::take(input)?;
+        let is_one = |known: &SlotSince| (known.slot.0 as usize) < slots.len();
+        if !sinces.iter().all(is_one) || !sinces.is_sorted_by(|one, next| one.slot < next.slot) {
+            return Err(input.malformed("epochs of slots that cannot be"));
+        }
+        Ok(SlotTable { shards, placement, slots, sinces })
     }
 }
 

@@ -294,7 +294,14 @@ impl Caller {
                 News::Ended(failure) if history.sent == 0 => return Err(failure.during(ask.request.name())),
                 News::Ended(_) => {}
                 News::Broken(mut failure) => match self.now_at(&ask, ticket.as_ref(), &to, &failure) {
-                    Some(now_at) => {
+                    Some((_, since)) if history.sent > 0 && since > ask.map_epoch && !ask.request.may_be_repeated() => {
+                        let detail = format!(
+                            "{} to {to}: that was started again while this was under way, and has left the volume since",
+                            ask.request.name()
+                        );
+                        return Err(Failure::new(Code::UnknownOutcome, detail));
+                    }
+                    Some((now_at, _)) => {
                         let now_ns = self.core.io.mono_ns();
                         (call, channel) = self.core.begin(&now_at, ask.request.is_change(), now_ns, deadline_ns)?;
                         to = Cow::Owned(now_at);
@@ -327,10 +334,16 @@ impl Caller {
     }
 
     /// Where a change goes on whose server has left the volume.
-    fn now_at(&self, ask: &Ask<'_>, ticket: Option<&Ticket<'_>>, from: &Target, failure: &Failure) -> Option<Target> {
+    fn now_at(
+        &self,
+        ask: &Ask<'_>,
+        ticket: Option<&Ticket<'_>>,
+        from: &Target,
+        failure: &Failure,
+    ) -> Option<(Target, MapEpoch)> {
         let has_left = matches!(failure.refusal, Some(Refusal::MapStale { .. }));
         ticket.filter(|_| has_left && ask.request.names_shard())?;
-        self.core.now_at.get().and_then(|now_at| now_at(ask.shard)).filter(|now_at| now_at.index != from.index)
+        self.core.now_at.get().and_then(|now_at| now_at(ask.shard)).filter(|(now_at, _)| now_at.index != from.index)
     }
 
     /// Whether a server that starts is to be waited for.

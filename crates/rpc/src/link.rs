@@ -46,8 +46,8 @@ pub(crate) struct Core {
     pub(crate) on_far: Mutex<Option<Box<OnFar>>>,
 }
 
-/// Says which server has a shard now.
-pub type NowAt = dyn Fn(ShardId) -> Option<Target> + Send + Sync;
+/// Says which server has a shard now, and when a life of a server that had it has ended last, as the epoch at which the next one began.
+pub type NowAt = dyn Fn(ShardId) -> Option<(Target, MapEpoch)> + Send + Sync;
 
 /// Is told of a server whose process has ended, or that cannot be connected to.
 pub type OnEnd = dyn Fn(&Target) + Send + Sync;

@@ -636,7 +636,7 @@ impl Server {
             Request::NoteHolders { holder, incarnation, dirs } => self.note_holders(*holder, *incarnation, dirs),
             &Request::SessionGone { session, is_over } => {
                 if let Some(by) = self.server_of_session(work.session) {
-                    self.session_gone(session, by, is_over);
+                    self.session_gone(session, (by, None), is_over);
                 }
                 Ok(Reply::Done.into())
             }

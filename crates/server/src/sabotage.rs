@@ -88,6 +88,10 @@ pub enum Sabotage {
     CommitAfterAbort,
     /// A server that comes back alone does not learn which servers have entries of its directories.
     ForgetHolders,
+    /// A server that comes back alone gives slots before it has learnt that.
+    GiveUnsettled,
+    /// A slot that moves has locks and opens since the life of its new server began.
+    ForgetSince,
     /// The keeper takes a map into use before the group has agreed.
     DecideAlone,
     /// A new keeper does not wait for what servers know of the one before.

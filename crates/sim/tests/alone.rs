@@ -5,7 +5,7 @@
 mod support;
 
 use aze_client::{Access, CheckOptions, Client, Locked, NewFile};
-use aze_io::sim::Faults;
+use aze_io::sim::{Faults, Link};
 use aze_io::sync::Mutex;
 use aze_proto::fields::{Create, Prepare};
 use aze_proto::message::{Durability, LockMode, LockSpace, LockSpec, Reply, Request};
@@ -487,6 +487,128 @@ async fn lost_lock(cluster: Arc<Cluster>, one: Arc<Client>) -> Vec<String> {
 #[test]
 fn a_server_that_returns_under_its_old_life_is_noticed() {
     with_and_without(Sabotage::KeepOldLife, lost_lock);
+}
+
+/// Has the keeper move the slot of an inode's home to another server, however often it says that something is under way.
+async fn move_home(cluster: &Cluster, ino: Ino, to: ServerIndex) -> Result<(), Failure> {
+    loop {
+        let map = cluster.newest_map().expect("a server runs");
+        let slot = map.slots.slot_of(ino.home(map.shards()));
+        let moved = cluster.at_server(map.keeper, move |keeper| async move { keeper.move_slot(slot, to).await }).await;
+        match moved.expect("the keeper runs") {
+            Err(failure) if failure.code == Code::Busy => cluster.sim.sleep(Duration::from_millis(20)).await,
+            moved => return moved,
+        }
+    }
+}
+
+/// Two servers that are not an inode's home: one that does not keep the map comes last.
+fn others_than(home: ServerIndex) -> (ServerIndex, ServerIndex) {
+    let mut others = (0..SERVERS).map(ServerIndex).filter(|server| *server != home);
+    let (first, second) = (others.next().expect("three servers"), others.next().expect("three servers"));
+    (first, second)
+}
+
+/// A lock is lost with its server, which comes back and gives the slot away before the one that had the lock hears of it; one that is taken
+/// afterwards goes with the slot, to a server that never stopped and back.
+async fn lock_of_a_moved_slot(cluster: Arc<Cluster>, one: Arc<Client>) -> Vec<String> {
+    let lock =
+        LockSpec { space: LockSpace::Whole, owner: 1, pid: 7, start: 0, end: u64::MAX, mode: LockMode::Exclusive };
+    let two = cluster.connect(1).await.expect("a second client connects");
+    let mine = create(&one, Ino::ROOT, "f").await;
+    let theirs = two.open(&ROOT, mine.ino(), Access { read: true, write: true }).await.expect("an open");
+    assert_eq!(mine.try_lock(&lock).await, Ok(Locked::Granted));
+    let home = cluster.server(0).expect("it runs").map().home_of(mine.ino()).expect("a server");
+    cluster.kill_server(home.0, false);
+    cluster.bring_back(home.0).await.expect("it comes back");
+    let (to, _) = others_than(home);
+    move_home(&cluster, mine.ino(), to).await.expect("a slot moves after a comeback");
+    let mut wrong = Vec::new();
+    // It hears of the comeback before it asks for the lock: else it would take that for one of the earlier life.
+    two.getattr(&ROOT, mine.ino()).await.expect("it is there");
+    let theirs_is = theirs.try_lock(&lock).await;
+    if theirs_is != Ok(Locked::Granted) {
+        wrong.push(format!("the lock is not free: {theirs_is:?}"));
+    }
+    for offset in [0, 70_000] {
+        match mine.write(offset, b"mine").await {
+            Err(failure) if failure.code == Code::Lost => {}
+            other => wrong.push(format!("a write at {offset} without the lock gives {other:?}")),
+        }
+    }
+    for server in [home, to, home] {
+        move_home(&cluster, mine.ino(), server).await.expect("a slot moves after a comeback");
+        if let Err(failure) = theirs.write(0, b"theirs").await {
+            wrong.push(format!("the slot is on server {server}, and its lock is said to be lost: {failure}"));
+        }
+    }
+    let third = one.open(&ROOT, mine.ino(), Access { read: true, write: true }).await.expect("an open");
+    match third.try_lock(&LockSpec { owner: 2, ..lock }).await {
+        Ok(Locked::Held(_)) => {}
+        other => wrong.push(format!("the lock that has moved is not held: {other:?}")),
+    }
+    wrong
+}
+
+#[test]
+fn locks_go_with_the_life_of_a_server_and_not_with_a_move() {
+    with_and_without(Sabotage::ForgetSince, lock_of_a_moved_slot);
+}
+
+/// A server that comes back is to give the slot of a directory before it has heard from another server that this one has entries of it.
+async fn given_early(cluster: Arc<Cluster>, client: Arc<Client>) -> Vec<String> {
+    let map = cluster.server(0).expect("it runs").map();
+    let (home, third) = (ServerIndex(1), ServerIndex(2));
+    let mut number = 0;
+    let dir = loop {
+        number += 1;
+        let made = client.create(&ROOT, Ino::ROOT, &name(&format!("d{number}")), &directory()).await;
+        let dir = made.expect("a new name can be made").attr.ino;
+        if map.home_of(dir) == Some(home) {
+            break dir;
+        }
+    };
+    let at_third = |text: &String| map.server_of(NameHash::of(dir, &name(text)).shard(map.shards())) == Some(third);
+    let file = (0..).map(|at| format!("f{at}")).find(at_third).expect("some name is there");
+    create(&client, dir, &file).await.close().await.expect("closed");
+    cluster.kill_server(home.0, false);
+    let back = cluster.clone();
+    let back = cluster.on_driver(async move {
+        back.sim.sleep(Duration::from_millis(1)).await;
+        back.bring_back(home.0).await
+    });
+    // In the map it is known to all; then it hears nothing from the third.
+    let is_in_map = |server: &ServerIndex| {
+        cluster.server(server.0).is_some_and(|server| server.map().servers[usize::from(home.0)].life > 0)
+    };
+    while ![ServerIndex(0), third].iter().all(is_in_map) {
+        cluster.sim.sleep(Duration::from_micros(10)).await;
+    }
+    for (from, to) in [("s1", "s2"), ("s2", "s1")] {
+        cluster.sim.set_link(from, to, Link::Down);
+    }
+    let slot = map.slots.slot_of(dir.home(map.shards()));
+    for _ in 0..20 {
+        let moved = cluster
+            .at_server(ServerIndex(0), move |keeper| async move { keeper.move_slot(slot, ServerIndex(0)).await });
+        if moved.await.expect("it runs").is_ok() {
+            break;
+        }
+        cluster.sim.sleep(Duration::from_millis(50)).await;
+    }
+    for (from, to) in [("s1", "s2"), ("s2", "s1")] {
+        cluster.sim.set_link(from, to, Link::Up);
+    }
+    back.await.expect("the driver lives").expect("it comes back");
+    match client.rmdir(&ROOT, Ino::ROOT, &name(&format!("d{number}"))).await {
+        Err(failure) if failure.code == Code::NotEmpty => Vec::new(),
+        other => vec![format!("a directory with an entry is removed: {other:?}")],
+    }
+}
+
+#[test]
+fn a_server_that_gives_a_slot_before_it_knows_who_has_its_directories_is_noticed() {
+    with_and_without(Sabotage::GiveUnsettled, given_early);
 }
 
 /// A request whose answer was lost is sent again after the server has come back.

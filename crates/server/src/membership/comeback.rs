@@ -18,7 +18,6 @@ use crate::work::{Output, then};
 use aze_io::sync::Mutex;
 use aze_keeper::Group;
 use aze_proto::place::ServerInfo;
-use aze_proto::wire::Wire;
 use aze_proto::{
     Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId,
     ShardId, ShardMap,
@@ -203,7 +202,7 @@ impl Server {
         let file = self.persistence.as_ref().filter(|_| !forgets).and_then(Persistence::promises_of_this_start);
         let Some(file) = file else { return Ok(()) };
         let group = Group::restored(&file.log).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
-        let map = ShardMap::from_bytes(group.value()).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
+        let map = ShardMap::from_stored(group.value()).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
         self.group.hear(map);
         Ok(())
     }
@@ -457,6 +456,7 @@ impl Server {
         let known = &mut map.servers[usize::from(slot.0)];
         let goes_on = self.config.switches.is(Sabotage::KeepOldLife);
         *known = ServerInfo { began: if goes_on { known.began } else { map.epoch }, ..info };
+        map.slots.forget_since(slot);
     }
 
     /// Waits until every server that has not ended has the newest map, and serves no request of earlier lives; all but

@@ -95,6 +95,9 @@ impl Server {
     pub(crate) fn copy_slot(self: &Arc<Self>, moving: u64, slot: SlotIndex, to: ServerIndex) -> Attempt<Output> {
         let (server, gift) = (self.clone(), Gift { moving, slot, to });
         then(async move {
+            if !server.config.switches.is(Sabotage::GiveUnsettled) {
+                server.is_founded()?;
+            }
             let giving = &mut *server.moving.try_giving().ok_or_else(|| busy("the slot is being given"))?;
             if giving.moving != moving {
                 server.check_taker(gift).await?;

@@ -17,7 +17,7 @@ use crate::work::{Output, then};
 use aze_io::sync::Mutex;
 use aze_keeper::{ANSWER_TIME_MAX, Driver, Group, MemberId, Outside, Undecided};
 use aze_proto::place::{GroupMember, KeeperGroup};
-use aze_proto::wire::{Blob, Wire};
+use aze_proto::wire::Blob;
 use aze_proto::{Code, Failure, Identity, MapEpoch, Refusal, Reply, Request, ServerIndex, ShardId, ShardMap};
 use aze_rpc::Target;
 use futures_util::future::{BoxFuture, FutureExt};
@@ -102,7 +102,7 @@ impl Outside for Door {
     }
 
     fn decided(&self, value: Vec<u8>) {
-        if let (Some(server), Ok(map)) = (self.server.upgrade(), ShardMap::from_bytes(&value)) {
+        if let (Some(server), Ok(map)) = (self.server.upgrade(), ShardMap::from_stored(&value)) {
             server.learn(map);
         }
     }
@@ -154,7 +154,7 @@ impl Server {
             let before = Mutex::new(None);
             let make = |value: &[u8]| {
                 let known =
-                    ShardMap::from_bytes(value).map_err(|_| Unwanted::Refused(Failure::from(Code::Internal)))?;
+                    ShardMap::from_stored(value).map_err(|_| Unwanted::Refused(Failure::from(Code::Internal)))?;
                 if known.group.formed != formed {
                     return Err(Unwanted::OtherGroup(Box::new(known)));
                 }
@@ -169,7 +169,7 @@ impl Server {
                     return Ok(None);
                 }
                 map.form_group(self.persistence.is_some());
-                Ok(Some(map.to_bytes()))
+                Ok(Some(map.stored()))
             };
             let decided = if self.config.switches.is(Sabotage::DecideAlone) {
                 make(&driver.value()).map(|made| made.unwrap_or_else(|| driver.value())).map_err(Undecided::Unwanted)
@@ -178,7 +178,7 @@ impl Server {
             };
             match decided {
                 Ok(value) => {
-                    let map = ShardMap::from_bytes(&value).map_err(|_| Failure::from(Code::Internal))?;
+                    let map = ShardMap::from_stored(&value).map_err(|_| Failure::from(Code::Internal))?;
                     return Ok(Decided { before: before.into_inner(), map });
                 }
                 Err(Undecided::Unwanted(Unwanted::OtherGroup(map))) => {
@@ -298,7 +298,7 @@ impl Server {
         let (map, me) = (self.map(), self.session());
         self.group.take_part(map.group.formed, || {
             map.group.members.iter().find(|member| member.session == me)?;
-            Some(self.member(&map.group, id_of(me), map.to_bytes()))
+            Some(self.member(&map.group, id_of(me), map.stored()))
         });
     }
 
@@ -336,7 +336,7 @@ impl Server {
         }
         let id = id_of(me.session);
         let ids: Vec<MemberId> = map.group.members.iter().map(|member| id_of(member.session)).collect();
-        let group = Group::found(id, &ids, map.to_bytes());
+        let group = Group::found(id, &ids, map.stored());
         if self.keep_promise(map.group.formed, group.stored()).await? {
             self.group.is_now(Some(self.member_with(&map.group, group)));
         }
@@ -365,7 +365,7 @@ impl Server {
         let found = if is_newer || forgets {
             // It had not heard of this group when it died, and has promised nothing as a member of it.
             let ids: Vec<MemberId> = group.members.iter().map(|member| id_of(member.session)).collect();
-            let found = Group::found(id_of(member.session), &ids, map.to_bytes());
+            let found = Group::found(id_of(member.session), &ids, map.stored());
             if !self.keep_promise(formed, found.stored()).await? {
                 return Ok(false);
             }

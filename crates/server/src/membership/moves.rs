@@ -198,7 +198,10 @@ impl Server {
                     format!("server {next} would count the starts of the volume next, and does not keep the map");
                 return Err(Failure::new(Code::Busy, detail));
             }
-            map.slots.hand_over(mov.slot, mov.to);
+            match self.config.switches.is(Sabotage::ForgetSince) {
+                true => map.slots.hand_over(mov.slot, mov.to),
+                false => map.hand_over(mov.slot, mov.to),
+            }
             Ok(true)
         });
         decided.await.map(drop)

@@ -163,8 +163,9 @@ impl Server {
         })
     }
 
-    /// Refuses a slot as long as this server's directories do not say whose they are.
-    fn is_founded(&self) -> Result<(), Failure> {
+    /// Refuses to give or take a slot as long as this server's directories do not say whose they are, or the others have not said which of
+    /// their entries are in directories that have their homes here.
+    pub(super) fn is_founded(&self) -> Result<(), Failure> {
         let is_open = |persistence: &Persistence| persistence.is_open.load(Ordering::SeqCst);
         if self.persistence.as_ref().is_none_or(is_open) {
             return Ok(());
@@ -214,6 +215,7 @@ impl Server {
         }
         let counted = self.moving.arriving((moving, from), |pending| {
             pending.leased |= leased;
+            pending.process = work.session;
             pending.is_all(pieces).then(|| {
                 // Renames that are over here may not be so on the disk of the other side.
                 self.transactions.remember_committed(&pending.finished);
@@ -351,7 +353,7 @@ impl Server {
         let is_mine = |slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot());
         let _taking = self.persistence.as_ref().map(|persistence| persistence.taking.lock());
         let Some(pending) = self.moving.take_up(is_mine) else { return };
-        let Pending { from, parts, leased, directories, .. } = pending;
+        let Pending { from, process, parts, leased, directories, .. } = pending;
         if leased {
             self.leases.inherit(self.io.mono_ns());
         }
@@ -377,7 +379,7 @@ impl Server {
                 // It has ended while its opens were on their way.
                 self.end_session(session);
             } else if !self.sessions.is_connected(session) {
-                self.moving.vouch(session, from);
+                self.moving.vouch(session, from, process);
             }
         }
         self.suspect_sessions(from);
@@ -388,7 +390,10 @@ impl Server {
         let map = self.map();
         let has_left = map.has_left(by);
         let is_gone = has_left || map.server(by).is_none_or(|info| info.ended || info.incarnation > Incarnation(0));
-        let sessions = if is_gone { self.moving.vouched_by(by) } else { Vec::new() };
+        // One that has come back does not know any more whom to tell.
+        let runs = map.server(by).map(|info| info.session).filter(|_| !is_gone);
+        let vouched = self.moving.vouched_by(by).into_iter();
+        let sessions: Vec<_> = vouched.filter(|(_, process)| runs != Some(*process)).collect();
         if sessions.is_empty() {
             return;
         }
@@ -398,13 +403,21 @@ impl Server {
         self.io.spawn(async move {
             server.io.sleep(told + Duration::from_millis(SESSION_GRACE_MS)).await;
             let _settled = server.until_settled().await;
-            sessions.into_iter().for_each(|session| server.session_gone(session, by, false));
+            for (session, process) in sessions {
+                server.session_gone(session, (by, Some(process)), false);
+            }
         });
     }
 
-    /// A server that has given a slot says that a session has left, whose opens and locks came with it.
-    pub(crate) fn session_gone(self: &Arc<Self>, session: SessionId, by: ServerIndex, is_over: bool) {
-        let others = self.moving.end_vouching(session, by);
+    /// A server that has given a slot says that a session has left, whose opens and locks came with it; or its process that would have said so
+    /// has ended.
+    pub(crate) fn session_gone(
+        self: &Arc<Self>,
+        session: SessionId,
+        (by, process): (ServerIndex, Option<SessionId>),
+        is_over: bool,
+    ) {
+        let others = self.moving.end_vouching(session, by, process);
         if self.sessions.is_connected(session) {
             return;
         }
@@ -419,7 +432,7 @@ impl Server {
                 let said = server.ask(other, ShardId(0), request).await;
                 let _settled = server.until_settled().await;
                 if said.is_err_and(|failure| failure.code == Code::Expired)
-                    && server.moving.end_vouching(session, other).is_empty()
+                    && server.moving.end_vouching(session, other, None).is_empty()
                     && !server.sessions.is_connected(session)
                 {
                     server.session_is_gone(session, is_over);

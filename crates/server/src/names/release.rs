@@ -28,14 +28,9 @@ impl Server {
         if waits { Err(Stop::Wait(Wait::Frozen(ino))) } else { Ok(()) }
     }
 
-    /// When this life of the server began.
-    fn life_began(&self) -> MapEpoch {
-        self.map().server(self.slot()).map_or(MapEpoch(0), |info| info.began)
-    }
-
     /// Whether the table of opens has had all of this file: it is lost when the server starts again.
     fn knows_all_opens(&self, attr: &Attr) -> bool {
-        attr.born >= self.life_began()
+        attr.born >= self.map().home_since(attr.ino)
     }
 
     pub(crate) fn count_opens(&self, ino: Ino) -> Attempt<Output> {
@@ -64,7 +59,7 @@ impl Server {
         if !names.opens.freeze(ino, work.session, handle) {
             return refused("a program has it open for writing, or had it a moment ago".into());
         }
-        Ok(Reply::Frozen { began: self.life_began() }.into())
+        Ok(Reply::Frozen { began: self.map().home_since(ino) }.into())
     }
 
     pub(crate) fn unlink_frozen(
@@ -75,9 +70,7 @@ impl Server {
         ino: Ino,
         began: MapEpoch,
     ) -> Attempt<Output> {
-        let map = self.map();
-        let home = map.home_of(ino).and_then(|home| map.server(home));
-        if home.is_none_or(|home| home.began != began) {
+        if self.map().home_since(ino) != began {
             let why = "its server was started again meanwhile, and does not know any more that nothing may change it";
             return Err(Failure::new(Code::Busy, format!("inode {ino}: {why}")).into());
         }

@@ -4,7 +4,7 @@
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, Stub};
+use aze_proto::{Code, Failure, Ino, Reply, Request, ServerIndex, SessionId, ShardId, Stub};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Server {
 
     /// The rights of the root, whose home is here, in a version that no earlier life of this server has given.
     fn root_stub(&self) -> Option<Stub> {
-        let began = self.map().server(self.slot()).map_or(MapEpoch(0), |info| info.began);
+        let began = self.map().home_since(Ino::ROOT);
         {
             let mut names = self.shards.home(Ino::ROOT)?.names.lock();
             let holders = names.holders.entry(Ino::ROOT).or_default();

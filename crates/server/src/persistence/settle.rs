@@ -431,10 +431,12 @@ impl Server {
                 inos.extend(stored.filter(|ino| map.home_of(*ino) == Some(home)));
             }
             let inos: Vec<Ino> = inos.into_iter().collect();
+            let mut moved = BTreeSet::new();
             for some in inos.chunks(ROWS_MAX) {
                 let (asked, there): (Vec<Ino>, BTreeSet<Ino>) = loop {
-                    // Files of slots that have moved away from that server are left alone.
+                    // Of files in slots that have moved away from that server the next one is asked.
                     let map = server.map();
+                    moved.extend(some.iter().filter_map(|ino| map.home_of(*ino)).filter(|now| *now != home));
                     let inos: Vec<Ino> = some.iter().copied().filter(|ino| map.home_of(*ino) == Some(home)).collect();
                     if inos.is_empty() || map.has_left(home) || server.is_stopping() {
                         break Default::default();
@@ -450,6 +452,7 @@ impl Server {
                     server.delete_data_here(*gone);
                 }
             }
+            moved.into_iter().for_each(|home| server.drop_strays_of(home));
         });
     }
 }

@@ -20,7 +20,7 @@ PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, C
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 44] = [
+const PROTECTIONS: [Sabotage; 46] = [
     Sabotage::LeaveUncounted,
     Sabotage::ForgetFences,
     Sabotage::FenceOnce,
@@ -63,6 +63,8 @@ const PROTECTIONS: [Sabotage; 44] = [
     Sabotage::SkipLifeFence,
     Sabotage::CommitAfterAbort,
     Sabotage::ForgetHolders,
+    Sabotage::GiveUnsettled,
+    Sabotage::ForgetSince,
     Sabotage::KeepOldLife,
     Sabotage::CountNoChanges,
 ];

@@ -60,8 +60,8 @@ struct Table {
     /// Sessions that had something open or locked in slots that were given, and who has these slots.
     heirs: BTreeMap<SessionId, BTreeSet<ServerIndex>>,
     /// Sessions that have something open or locked in slots that were taken, and perhaps no connection here: who tells of
-    /// their end.
-    vouched: BTreeMap<SessionId, BTreeSet<ServerIndex>>,
+    /// their end, in which process.
+    vouched: BTreeMap<SessionId, BTreeMap<ServerIndex, SessionId>>,
 }
 
 struct Given {
@@ -87,6 +87,8 @@ pub(crate) struct Giving {
 pub(crate) struct Pending {
     pub(crate) moving: u64,
     pub(crate) from: ServerIndex,
+    /// The giver's process.
+    pub(crate) process: SessionId,
     /// Numbers of the pieces that were taken in.
     pub(crate) seen: BTreeSet<u64>,
     pub(crate) parts: BTreeMap<ShardId, Arriving>,
@@ -376,27 +378,35 @@ impl Moving {
         self.table.lock().heirs.remove(&session).unwrap_or_default()
     }
 
-    /// Another server tells when a session ends.
-    pub(crate) fn vouch(&self, session: SessionId, by: ServerIndex) {
-        self.table.lock().vouched.entry(session).or_default().insert(by);
+    /// Another server tells when a session ends, as long as its process runs.
+    pub(crate) fn vouch(&self, session: SessionId, by: ServerIndex, process: SessionId) {
+        self.table.lock().vouched.entry(session).or_default().insert(by, process);
     }
 
-    /// It has told so, or knows nothing of the session; gives the others that know that the session goes on.
-    pub(crate) fn end_vouching(&self, session: SessionId, by: ServerIndex) -> Vec<ServerIndex> {
+    /// It has told so, or knows nothing of the session, or the process that would have told, if that is said, has ended; gives the others that know
+    /// that the session goes on.
+    pub(crate) fn end_vouching(
+        &self,
+        session: SessionId,
+        by: ServerIndex,
+        process: Option<SessionId>,
+    ) -> Vec<ServerIndex> {
         let mut table = self.table.lock();
         let Some(known) = table.vouched.get_mut(&session) else { return Vec::new() };
-        known.remove(&by);
-        let others: Vec<ServerIndex> = known.iter().copied().collect();
+        if process.is_none_or(|process| known.get(&by) == Some(&process)) {
+            known.remove(&by);
+        }
+        let others: Vec<ServerIndex> = known.keys().copied().collect();
         if others.is_empty() {
             table.vouched.remove(&session);
         }
         others
     }
 
-    /// The sessions whose end a server would have told.
-    pub(crate) fn vouched_by(&self, by: ServerIndex) -> Vec<SessionId> {
+    /// The sessions whose end a server would have told, and which process of it.
+    pub(crate) fn vouched_by(&self, by: ServerIndex) -> Vec<(SessionId, SessionId)> {
         let table = self.table.lock();
-        table.vouched.iter().filter(|(_, known)| known.contains(&by)).map(|(session, _)| *session).collect()
+        table.vouched.iter().filter_map(|(session, known)| Some((*session, *known.get(&by)?))).collect()
     }
 
     /// The session has ended.
@@ -426,6 +436,7 @@ impl Moving {
         let mut pending = pending.unwrap_or_else(|| Pending {
             moving,
             from,
+            process: SessionId(0),
             seen: BTreeSet::new(),
             parts: BTreeMap::new(),
             changed: BTreeMap::new(),

@@ -4,7 +4,6 @@ use aze_io::disk::{Dir, DiskResult};
 use aze_keeper::{Group, MemberId};
 use aze_proto::place::{Agreed, ShardMap};
 use aze_proto::slots::SlotTable;
-use aze_proto::wire::Wire;
 use aze_proto::{Configuration, MapEpoch, ServerIndex};
 use aze_store::disk::group::GroupFile;
 use aze_store::disk::placement::Placement;
@@ -63,7 +62,7 @@ impl Promises {
 /// The newest map to which a member has agreed, by its file.
 pub(in crate::persistence) fn agreed_in(file: &GroupFile) -> Result<Agreed, String> {
     let group = Group::restored(&file.log).map_err(|why| why.to_string())?;
-    let map = ShardMap::from_bytes(group.agreed()).map_err(|why| format!("the map in it: {why}"))?;
+    let map = ShardMap::from_stored(group.agreed()).map_err(|why| format!("the map in it: {why}"))?;
     let (term, index) = group.reached();
     Ok(Agreed { start: file.start, formed: file.formed, term, index, map })
 }
@@ -71,7 +70,7 @@ pub(in crate::persistence) fn agreed_in(file: &GroupFile) -> Result<Agreed, Stri
 /// A file with a map on which others have decided, and no promise: no member goes on with it.
 pub(in crate::persistence) fn no_promise(volume: u64, start: u64, map: &ShardMap) -> GroupFile {
     let nobody = MemberId(1);
-    let log = Group::found(nobody, &[nobody], map.to_bytes()).stored();
+    let log = Group::found(nobody, &[nobody], map.stored()).stored();
     GroupFile { volume, start, formed: MapEpoch(0), log }
 }
 
