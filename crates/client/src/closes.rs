@@ -5,10 +5,10 @@
 //! would wake all of them. Those that get lost with a server or this process end with the session.
 
 use crate::client::Core;
-use crate::route::is_replanned;
+use crate::route::{Patience, is_replanned};
 use aze_io::sync::Mutex;
 use aze_proto::message::Handle;
-use aze_proto::{Identity, Request, ServerIndex};
+use aze_proto::{Identity, Request, ServerIndex, SessionId};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,6 +18,8 @@ use std::time::Duration;
 const BATCH_MAX: usize = 64;
 /// How long a close waits for others.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(50);
+/// Pause before a client looks again whether a slot of a server that has ended is somewhere else.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Closes {
@@ -29,6 +31,19 @@ struct Queue {
     by_server: BTreeMap<ServerIndex, Vec<Handle>>,
     /// A task will send the queue.
     timed: bool,
+    /// Those that a server did not answer.
+    late: Vec<Late>,
+    /// A task looks where they belong.
+    looks: bool,
+}
+
+/// Closes that a server did not answer.
+struct Late {
+    server: ServerIndex,
+    /// Its process.
+    process: SessionId,
+    until: Patience,
+    handles: Vec<Handle>,
 }
 
 /// An open that the home has registered. It is closed soon after it was dropped.
@@ -81,20 +96,14 @@ impl Core {
         }
     }
 
-    /// Whether one of these files has its home on another server, as far as is known here.
-    fn is_one_elsewhere(&self, server: ServerIndex, handles: &[Handle]) -> bool {
-        let map = self.routes.read().map.clone();
-        handles.iter().any(|handle| map.home_of(handle.ino) != Some(server))
-    }
-
-    async fn send_closes(&self, server: ServerIndex, handles: Vec<Handle>) {
+    async fn send_closes(self: &Arc<Self>, server: ServerIndex, handles: Vec<Handle>) {
         let nobody = Identity::default();
         let until = self.patience();
         // In nearly every case that one server is the home of all.
         let mut open = vec![(server, handles)];
         while let Some((server, handles)) = open.pop() {
             let map = self.routes.read().map.clone();
-            if self.is_one_elsewhere(server, &handles) {
+            if handles.iter().any(|handle| map.home_of(handle.ino) != Some(server)) {
                 let mut by_home: BTreeMap<ServerIndex, Vec<Handle>> = BTreeMap::new();
                 for handle in handles {
                     map.home_of(handle.ino).into_iter().for_each(|home| by_home.entry(home).or_default().push(handle));
@@ -105,16 +114,49 @@ impl Core {
             let request = Request::Close { handles: handles.clone() };
             // What does not arrive ends with the session.
             let Err(failure) = self.ask_planned(&nobody, &map, server, &request).await else { continue };
-            let goes_on = match is_replanned(&failure) {
-                true => !until.is_over(self),
-                // It may have given the slot to another server, with this open, before it ended: only the others say so.
-                false => {
-                    failure.is_silence() && self.look_for_map().await.is_ok() && self.is_one_elsewhere(server, &handles)
-                }
-            };
-            if goes_on {
+            if is_replanned(&failure) && !until.is_over(self) {
                 open.push((server, handles));
+            } else if let Some(info) = map.server(server).filter(|_| failure.is_silence()) {
+                self.close_where_it_went(Late { server, process: info.session, until: self.patience(), handles });
             }
         }
+    }
+
+    /// A server may have given a slot to another one, with opens in it, before it ended. Only the others say so, and that may be decided
+    /// after its end.
+    fn close_where_it_went(self: &Arc<Self>, late: Late) {
+        let mut queue = self.closes.queue.lock();
+        queue.late.push(late);
+        if std::mem::replace(&mut queue.looks, true) {
+            return;
+        }
+        drop(queue);
+        self.spawn(|core| async move {
+            while core.look_for_late().await {
+                core.io.sleep(LOOK_PAUSE).await;
+            }
+        });
+    }
+
+    /// Looks once where late closes belong; gives whether some are left.
+    async fn look_for_late(self: &Arc<Self>) -> bool {
+        // If no server answers, the next look is soon.
+        let _ = self.look_for_map().await;
+        let map = self.routes.read().map.clone();
+        let mut found = Vec::new();
+        let mut queue = self.closes.queue.lock();
+        for mut late in std::mem::take(&mut queue.late) {
+            found.extend(late.handles.extract_if(.., |handle| map.home_of(handle.ino) != Some(late.server)));
+            // A later process of that server knows nothing of them.
+            let runs = map.server(late.server).is_some_and(|info| info.session == late.process);
+            if !late.handles.is_empty() && runs && !late.until.is_over(self) {
+                queue.late.push(late);
+            }
+        }
+        let is_some_left = !queue.late.is_empty();
+        queue.looks = is_some_left;
+        drop(queue);
+        found.into_iter().for_each(|handle| self.close_later(handle));
+        is_some_left
     }
 }

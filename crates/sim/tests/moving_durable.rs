@@ -52,6 +52,24 @@ fn a_close_reaches_whoever_has_the_slot_of_a_server_that_has_died() {
     assert_eq!(run(&PersistentPlan::moving_alone(220), false), Vec::<String>::new());
 }
 
+/// In this seed a server dies before it has answered a close, and only later it is decided that another one has the slot.
+#[test]
+fn a_close_reaches_whoever_gets_the_slot_of_a_server_that_has_died() {
+    assert_eq!(run(&PersistentPlan::moving_alone(25), false), Vec::<String>::new());
+}
+
+/// In this seed the taker of a slot gets parts of a file several times, and the file is cut before it gets the rest.
+#[test]
+fn what_a_taker_has_got_of_a_file_is_forgotten_before_it_gets_that_again() {
+    assert_eq!(run(&PersistentPlan::moving_alone(7), false), Vec::<String>::new());
+}
+
+/// In this seed a server that comes back, and has no map yet, is told of a truncation.
+#[test]
+fn who_comes_back_hears_of_truncations_whenever_it_is_told() {
+    assert_eq!(run(&PersistentPlan::moving_alone(194), false), Vec::<String>::new());
+}
+
 /// Servers that count the starts leave, one after the other, and everything ends at any moment of that: the next start finds who counts.
 #[test]
 fn whoever_counts_the_starts_may_leave_at_any_moment() {

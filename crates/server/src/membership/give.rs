@@ -195,14 +195,20 @@ impl Server {
         shard: ShardId,
         ino: Ino,
     ) -> Result<usize, Failure> {
-        if giving.sent.remove(&(shard, ino)).is_some() {
+        let key = (shard, ino);
+        if giving.sent.contains_key(&key) {
             self.send(gift, giving, vec![(Piece::Forget { shard, ino }, Vec::new())]).await?;
+            giving.sent.remove(&key);
         }
         let (changes, is_there, units) = {
             let Some(cell) = self.shards.get(shard).or_else(|| self.shards.sealed(shard)) else { return Ok(0) };
             let data = cell.data.lock();
             (data.changes_of(ino), data.generation_of(ino).is_some(), data.units_of(ino))
         };
+        if !units.is_empty() {
+            // The taker may have some of them, also if it does not get all.
+            giving.sent.insert(key, NEVER);
+        }
         let mut bytes = 0;
         for some in units.chunks(PIECES_AT_ONCE) {
             let read = join_all(some.iter().map(|unit| self.unit_to_send(shard, unit))).await;
@@ -210,7 +216,7 @@ impl Server {
             for unit in read {
                 let Some((Row { ino, generation, chunk, sums, .. }, offset, data)) = unit? else {
                     // It has changed: the file is sent once more.
-                    giving.sent.insert((shard, ino), NEVER);
+                    giving.sent.insert(key, NEVER);
                     return Ok(bytes);
                 };
                 let stamp = Stamp::default();
@@ -221,7 +227,7 @@ impl Server {
             self.send(gift, giving, pieces).await?;
         }
         if is_there {
-            giving.sent.insert((shard, ino), changes);
+            giving.sent.insert(key, changes);
         }
         Ok(bytes)
     }

@@ -345,7 +345,13 @@ impl Server {
                 let servers = this.data_servers(&attr);
                 let told = servers.into_iter().map(|server| this.persisting(server, ShardId(0), request.clone()));
                 let told = join_all(told).await;
-                if this.map_epoch_now() == map || this.is_stopping() {
+                let is_stale = |answer: &Result<Reply, Failure>| {
+                    matches!(answer, Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }))
+                };
+                if told.iter().any(is_stale) && !this.is_stopping() {
+                    // One that is coming back has no map yet.
+                    this.io.sleep(PERSIST_PAUSE).await;
+                } else if this.map_epoch_now() == map || this.is_stopping() {
                     if told.iter().all(Result::is_ok) {
                         done(&this);
                     }
