@@ -178,6 +178,7 @@ const CALLED_BY_C: &[(&str, &str)] = &[
     ("intercept/src/symbols.rs", "called by dl_iterate_phdr: reads tables and stores words, which does not panic"),
     ("intercept/src/symbols/entry.rs", "as of dispatch.rs"),
     ("intercept/src/symbols/stdio.rs", "as of symbols.rs"),
+    ("io/src/real/sys.rs", "a thread of tests: catch_unwind"),
 ];
 
 /// The function that a line begins to define, if C can call it.

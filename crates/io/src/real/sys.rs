@@ -202,8 +202,9 @@ pub(super) fn fork_for_test(look: impl FnOnce() -> bool) -> bool {
 pub(super) fn in_threads_for_test<F: Fn() + Sync>(threads: usize, work: &F) {
     extern "C" fn run<F: Fn() + Sync>(work: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: it is the `work` of the caller, who borrows it until this thread has ended.
-        unsafe { (*work.cast_const().cast::<F>())() };
-        std::ptr::null_mut()
+        let work = unsafe { &*work.cast_const().cast::<F>() };
+        let has_ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
+        std::ptr::without_provenance_mut(usize::from(!has_ended))
     }
     let started: Vec<libc::pthread_t> = std::iter::repeat_with(|| {
         let (mut thread, work) = (0, std::ptr::from_ref(work).cast_mut().cast());
@@ -215,8 +216,10 @@ pub(super) fn in_threads_for_test<F: Fn() + Sync>(threads: usize, work: &F) {
     .take(threads)
     .collect();
     for thread in started {
-        // SAFETY: it was started above and is joined once; nobody asks for what it returns.
-        assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0, "pthread_join");
+        let mut panicked = std::ptr::null_mut();
+        // SAFETY: it was started above and is joined once; `panicked` lives until the call returns.
+        assert_eq!(unsafe { libc::pthread_join(thread, &mut panicked) }, 0, "pthread_join");
+        assert!(panicked.is_null(), "a thread has panicked");
     }
 }
 
