@@ -237,8 +237,8 @@ impl Caller {
     /// The server's failure as it is, refusals included (but for `TooManyPending`, after which it
     /// asks again, and for `Starting`). [`Code::Busy`] if a server is starting and is not to be waited for.
     /// [`Code::NotAuthentic`] or [`Code::Version`] at once if the handshake says so.
-    /// At the deadline (a second at least, if the server was tried in vain before; counted from the last word of a server
-    /// that it is starting)
+    /// At the deadline (a second at least, if the server was tried in vain before and is not there; counted from the last word of a
+    /// server that it is starting)
     /// [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
     /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for a request that is too long.
     pub async fn ask(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
@@ -248,7 +248,8 @@ impl Caller {
     }
 
     async fn ask_encoded(&self, mut ask: Ask<'_>, body: &[u8]) -> Result<Answer, Failure> {
-        ask.deadline = self.core.patience(ask.to, ask.deadline);
+        let whole = ask.deadline;
+        ask.deadline = self.core.patience(ask.to, whole);
         let began_ns = self.core.io.mono_ns();
         let mut deadline_ns = began_ns.saturating_add(nanos(ask.deadline));
         let ticket = self.ticket(&ask).await?;
@@ -314,13 +315,20 @@ impl Caller {
                         return Err(failure.during(ask.request.name()));
                     }
                 },
-                News::Deadline => match self.later_deadline(began_ns, ask.deadline) {
-                    Some(later_ns) if later_ns > deadline_ns => {
-                        deadline_ns = later_ns;
-                        call.wait_until(deadline_ns);
+                News::Deadline => {
+                    if self.core.patience(&to, whole) == whole {
+                        // A server that was tried in vain before is there again: it has as long as any other.
+                        ask.deadline = whole;
                     }
-                    _ => return Err(self.give_up(&ask, &to, &history)),
-                },
+                    let whole_ns = began_ns.saturating_add(nanos(ask.deadline));
+                    match self.later_deadline(began_ns, ask.deadline).unwrap_or(whole_ns).max(whole_ns) {
+                        later_ns if later_ns > deadline_ns => {
+                            deadline_ns = later_ns;
+                            call.wait_until(deadline_ns);
+                        }
+                        _ => return Err(self.give_up(&ask, &to, &history)),
+                    }
+                }
             }
             if let Some(pause) = history.pause() {
                 let remaining_ns = deadline_ns.saturating_sub(self.core.io.mono_ns());

@@ -165,6 +165,26 @@ fn a_server_known_to_be_down_is_given_up_sooner_and_found_when_it_is_back() {
     });
 }
 
+/// Found by a seed with servers that die and come back: a change that the server had begun was given up after a second.
+#[test]
+fn a_server_that_is_back_has_as_long_as_any_other() {
+    let sim = sim(3);
+    let _s0 = sim.node("s0");
+    let caller = caller(&sim.node("c"), 1);
+    let to = target(0, "s0", &["tcp:s0:7"]);
+    sim.block_on(async {
+        assert_eq!(unlink(&caller, &to, 1, "a", 10).await.unwrap_err().code, Code::Unreachable);
+        let (service, _listener, to) = server(&sim, 8_000 * MS);
+        let before = sim.now_ns();
+        let names: Vec<String> = (0..8).map(|number| format!("{number}")).collect();
+        for done in join_all(names.iter().map(|name| unlink(&caller, &to, 1, name, 10))).await {
+            assert_eq!(done.map(|answer| answer.reply), Ok(Reply::Done));
+        }
+        assert!(sim.now_ns() - before > 2_000 * MS, "it was slow");
+        assert_eq!(service.seen.lock().effects.len(), 8);
+    });
+}
+
 #[test]
 fn no_usable_address_is_an_error_at_once() {
     let sim = sim(3);
