@@ -3,11 +3,12 @@
 
 use crate::client::{Client, Core, unexpected};
 use crate::file::File;
-use crate::route::{Place, is_replanned};
+use crate::route::{Knowing, Place, Question, is_replanned};
 use aze_io::sync::Mutex;
 use aze_proto::limits::LOCKS_KEPT_MS;
 use aze_proto::message::{LockOutcome, LockSpace, LockSpec};
-use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, ServerIndex};
+use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, Reply, Request, ServerIndex};
+use aze_rpc::Answer;
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// What a server says of a lock.
+struct Said {
+    outcome: LockOutcome,
+    /// Its map.
+    as_of: MapEpoch,
+}
 
 /// What became of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +113,7 @@ impl File {
     /// Those of every request; [`Code::Invalid`] for anything but a regular file.
     pub async fn test_lock(&self, lock: &LockSpec) -> Result<Option<LockSpec>, Failure> {
         let request = Request::TestLock { ino: self.ino(), lock: *lock };
-        match self.core.ask_lock(&self.who, &request).await? {
+        match self.core.ask_lock(&self.who, &request).await?.outcome {
             LockOutcome::Granted => Ok(None),
             LockOutcome::Held { by } => Ok(Some(by)),
             other => Err(unexpected(&request, &Reply::LockIs { outcome: other })),
@@ -122,8 +130,8 @@ impl File {
         self.core.lock_owners.all_undone(self.ino(), lock).await;
         self.note_owner(lock);
         let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
-        let outcome = self.core.ask_lock(&self.who, &request).await?;
-        self.settled(lock, &request, outcome)
+        let said = self.core.ask_lock(&self.who, &request).await?;
+        self.settled(lock, &request, said)
     }
 
     /// Locks, and waits for it until `stop` resolves. A lock that was granted just then is
@@ -145,28 +153,26 @@ impl File {
         // Made before the request is sent, so that a place in the queue is given up if its answer is lost.
         let mut waiting = Waiting { core: &self.core, who: &self.who, ino, lock: *lock, wait: Some(wait) };
         let request = Request::SetLock { ino, lock: *lock, wait: Some(wait) };
-        match self.core.ask_lock(&self.who, &request).await? {
-            LockOutcome::Queued => {}
-            outcome => {
-                waiting.wait = None;
-                return self.settled(lock, &request, outcome);
-            }
+        let said = self.core.ask_lock(&self.who, &request).await?;
+        if said.outcome != LockOutcome::Queued {
+            waiting.wait = None;
+            return self.settled(lock, &request, said);
         }
         loop {
             let request = Request::AwaitLock { ino, wait };
             let asking = pin!(self.core.ask_lock(&self.who, &request));
-            let outcome = match select(asking, stop.as_mut()).await {
-                Either::Left((outcome, _)) => outcome?,
+            let said = match select(asking, stop.as_mut()).await {
+                Either::Left((said, _)) => said?,
                 Either::Right(_) => {
                     let cancel = Request::CancelLock { ino, wait };
-                    let outcome = self.core.ask_lock(&self.who, &cancel).await?;
+                    let said = self.core.ask_lock(&self.who, &cancel).await?;
                     waiting.wait = None;
-                    return self.settled(lock, &cancel, outcome);
+                    return self.settled(lock, &cancel, said);
                 }
             };
-            if outcome != LockOutcome::Queued {
+            if said.outcome != LockOutcome::Queued {
                 waiting.wait = None;
-                return self.settled(lock, &request, outcome);
+                return self.settled(lock, &request, said);
             }
         }
     }
@@ -189,11 +195,12 @@ impl File {
         self.core.unlock_owner(&self.who, self.ino(), space, owner).await
     }
 
-    fn settled(&self, lock: &LockSpec, asked: &Request, outcome: LockOutcome) -> Result<Locked, Failure> {
-        match outcome {
+    fn settled(&self, lock: &LockSpec, asked: &Request, said: Said) -> Result<Locked, Failure> {
+        match said.outcome {
             LockOutcome::Granted => {
                 // Its owner may have unlocked everything while this was under way.
                 self.note_owner(lock);
+                self.relies_since(said.as_of);
                 // The lock's previous holder may have written: contents that came with the open are old.
                 drop(self.core.contents.change(self.ino()));
                 Ok(Locked::Granted)
@@ -201,7 +208,7 @@ impl File {
             LockOutcome::Held { by } => Ok(Locked::Held(by)),
             LockOutcome::Deadlock => Ok(Locked::Deadlock),
             LockOutcome::Cancelled => Ok(Locked::Interrupted),
-            LockOutcome::Queued => Err(unexpected(asked, &Reply::LockIs { outcome })),
+            outcome @ LockOutcome::Queued => Err(unexpected(asked, &Reply::LockIs { outcome })),
         }
     }
 
@@ -210,8 +217,15 @@ impl File {
         let life = self.core.life_of(self.ino());
         self.core.lock_owners.note(self.ino(), lock.space, lock.owner, life);
         self.core.keep_locks();
-        let _ = self.locked_in.compare_exchange(0, life + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.lockers.lock().insert((lock.space, lock.owner));
+    }
+
+    /// A lock was granted by a server with this map. What is known here of its home's life may be older, if nothing was asked of that since
+    /// it came back, or newer than the lock, if it came back since.
+    fn relies_since(&self, as_of: MapEpoch) {
+        let life = self.core.life_of(self.ino()).min(as_of.0);
+        let first = |before: u32| if before == 0 { life + 1 } else { before.min(life + 1) };
+        self.locked_in.update(Ordering::SeqCst, Ordering::SeqCst, first);
     }
 
     fn forget_locker(&self, space: LockSpace, owner: u64) {
@@ -297,7 +311,7 @@ impl Core {
         }
     }
 
-    async fn ask_lock(&self, who: &Identity, request: &Request) -> Result<LockOutcome, Failure> {
+    async fn ask_lock(&self, who: &Identity, request: &Request) -> Result<Said, Failure> {
         let ino = match request {
             Request::SetLock { ino, .. }
             | Request::TestLock { ino, .. }
@@ -305,8 +319,11 @@ impl Core {
             | Request::CancelLock { ino, .. } => *ino,
             other => return Err(Failure::new(Code::Internal, format!("{} is about no lock", other.name()))),
         };
-        match self.ask(who, Place::Home(ino), request).await? {
-            Reply::LockIs { outcome } => Ok(outcome),
+        let (place, knowing) = (Place::Home(ino), Knowing::Latest);
+        let question = Question { who, place, knowing, request, payload: &[], life: None, planned: None };
+        let Answer { header, reply, .. } = self.ask_question(question).await?;
+        match reply {
+            Reply::LockIs { outcome } => Ok(Said { outcome, as_of: header.map_epoch }),
             other => Err(unexpected(request, &other)),
         }
     }
@@ -354,7 +371,7 @@ impl Drop for Waiting<'_> {
         self.core.lock_owners.begin_undoing(ino, &lock);
         self.core.spawn(|core| async move {
             let cancelled = core.ask_lock(&who, &Request::CancelLock { ino, wait }).await;
-            if cancelled == Ok(LockOutcome::Granted) {
+            if cancelled.is_ok_and(|said| said.outcome == LockOutcome::Granted) {
                 // The caller does not know that it was granted. If this fails the lock goes with the open.
                 let _ = core.unlock(&who, ino, lock.space, lock.owner, lock.start, lock.end).await;
             }
