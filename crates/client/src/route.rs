@@ -191,8 +191,14 @@ impl Core {
                 let detail = format!("{}: {} has left the volume", question.request.name(), server.target);
                 return Err(Failure::new(Code::Unreachable, detail));
             }
-            if self.has_ended(&routes.map, server.target.index) && !self.may_be_back(&routes, &server.target).await {
-                return Err(self.ended(&server.target).during(question.request.name()));
+            if self.has_ended(&routes.map, server.target.index) {
+                if !self.may_be_back(&routes, &server.target).await {
+                    return Err(self.ended(&server.target).during(question.request.name()));
+                }
+                if self.routes.read().map.epoch != routes.map.epoch {
+                    // It may have an address that it had not before.
+                    continue;
+                }
             }
             #[cfg(debug_assertions)]
             planted(question.request, Planted::Asking);

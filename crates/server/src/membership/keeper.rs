@@ -198,7 +198,7 @@ impl Server {
             // Before anything is written of this start: else it would have to be completed by the servers of it.
             let detail = format!(
                 "the directory of server {server} is empty, and that of server {} has a part of a volume that was used: give the directory that \
-                 server {server} had, or, if that is lost, start the others: aze restart --without {server}",
+                 server {server} had, or, if that is lost, start the others: aze restart --without {server}; or begin with empty ones everywhere",
                 self.slot()
             );
             return Err(Failure::new(Code::Lost, detail));
