@@ -21,6 +21,7 @@ use aze_store::disk::manifest::{self, Manifest};
 use aze_store::disk::placement::Placement;
 use aze_store::disk::recover::{Found, read_for};
 use aze_store::disk::remove_older;
+use aze_store::disk::root;
 use aze_store::disk::segments::{Root, SEGMENT_BYTES_DEFAULT, Segments};
 use aze_store::disk::starts::Starts;
 use aze_store::{Disk, Row, Store};
@@ -247,6 +248,12 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
         let mut image = Image::empty(ServerIndex(server), manifest.servers, manifest.shards, &store)
             .map_err(|why| Failure::new(Code::Invalid, format!("storage {path}: {why}")))?;
         image.has_slots(manifest.slots);
+        if let Err(error) = root::read(&*dir).await {
+            report.wrong(
+                "unreadable",
+                format!("{path}: {error}: remove it: the next start of all servers writes it again"),
+            );
+        }
         let read = match Starts::read(&*dir).await {
             Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
                 starts::reaches_its_end(&starts, &found)?;
