@@ -436,7 +436,7 @@ fn has_all(mount: &std::path::Path, files: usize) {
     }
 }
 
-/// One of two servers dies and comes back; then the volume grows, that server leaves, and all else of what was asked for goes on, under a program that writes.
+/// One of two servers dies and comes back; then the volume grows, that server leaves, and all else goes on, under a program that writes.
 #[test]
 fn slots_move_after_a_server_has_come_back_alone() {
     let mut place = Place::new();

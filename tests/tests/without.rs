@@ -63,7 +63,7 @@ fn a_volume_starts_without_a_server_whose_directory_is_lost_and_with_it_later() 
     kill(&place, &[0, 1, 2, 3]);
     let (own, elsewhere) = (storage.join(format!("server-{LOST}")), place.path("elsewhere"));
     fs::rename(&own, &elsewhere).expect("the directory is moved away");
-    // Nobody has said that it is lost.
+    // No server has said that it is lost.
     let refused = place.aze(&["restart", "--timeout", "10s"]);
     assert!(refused.code != 0, "{}", refused.err);
     assert!(refused.err.contains("aze restart --without 2"), "{}", refused.err);

@@ -452,7 +452,7 @@ struct Heard {
 
 impl Start<'_> {
     /// The first server, then the others, which find each other through it.
-    /// `known`: the record of the volume, of which some servers may be left out.
+    /// `known`: the record of the volume; some of its servers may be left out.
     fn all(&mut self, mut deadline: Instant, now_ns: u64, known: Option<&Record>) -> Outcome<Record> {
         volume::write_secret(self.dir, self.secret)?;
         let (first, keeper) = self.first(&mut deadline)?;

@@ -220,8 +220,8 @@ impl File {
         self.lockers.lock().insert((lock.space, lock.owner));
     }
 
-    /// A lock was granted by a server with this map. What is known here of its home's life may be older, if nothing was asked of that since
-    /// it came back, or newer than the lock, if it came back since.
+    /// A lock was granted by a server with this map. The life of its home that this client knows may be older, if it asked nothing since
+    /// the home came back, or newer than the lock, if the home came back after that.
     fn relies_since(&self, as_of: MapEpoch) {
         let life = self.core.life_of(self.ino()).min(as_of.0);
         let first = |before: u32| if before == 0 { life + 1 } else { before.min(life + 1) };

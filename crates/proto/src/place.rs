@@ -212,7 +212,7 @@ impl ServerInfo {
         ServerInfo { ended: true, left: false, host, capacity_bytes, session, ..ServerInfo::of_none() }
     }
 
-    /// Whether it was left out when the volume was started. What it had begun before nobody knows.
+    /// Whether it was left out when the volume was started. No other server knows what it had begun before.
     pub fn is_left_out(&self) -> bool {
         self.ended && !self.left && self.addresses.is_empty()
     }

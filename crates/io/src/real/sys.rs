@@ -195,8 +195,8 @@ pub(super) fn fork_for_test(look: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// Runs `work` in so many threads and waits for their ends. A forked process may call it whatever the threads of its parent
-/// did: those of the standard library take a lock when they begin, in programs whose `main` is Rust's, which a thread of the
+/// Runs `work` in so many threads and waits for their ends. A forked process may call it at any moment of its parent's
+/// threads: those of the standard library take a lock when they begin, in programs whose `main` is Rust's, which a thread of the
 /// parent may have held. Libraries of ours that other programs load have no such `main`.
 #[cfg(test)]
 pub(super) fn in_threads_for_test<F: Fn() + Sync>(threads: usize, work: &F) {

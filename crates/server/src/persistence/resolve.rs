@@ -195,7 +195,7 @@ impl Server {
                 here.shards.insert(cell.id);
             }
         }
-        // The homes of others were left out: what is here of their directories is kept for them.
+        // The homes of others were left out: entries here of their directories are kept for them.
         let map = self.map();
         let is_there = |dir: &Ino| map.home_of(*dir).is_none_or(|home| !map.is_gone(home));
         let dirs: Vec<(Ino, Here)> = dirs.into_iter().filter(|(dir, _)| is_there(dir)).collect();

@@ -247,7 +247,7 @@ mod tests {
         let begun = Starts { begun: 6, ..own.clone() };
         assert_eq!(caught_up(begun.clone(), ServerIndex(0), &noted()), Ok(Starts { complete: 6, ..begun }));
         assert!(caught(noted()).is_err());
-        // Nobody has got further than it.
+        // No server has got further than it.
         assert_eq!(caught(told(5, 5)), Ok(Starts { begun: 9, ..own.clone() }));
         assert_eq!(caught(Vec::new()), Ok(own));
     }
