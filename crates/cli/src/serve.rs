@@ -9,6 +9,7 @@ use crate::network::Network;
 use crate::process::Process;
 use crate::volume::{self, Backing, Made, Record, Volume};
 use crate::{kept, show, size, sys};
+use aze_contact::Contact;
 use aze_fuse::signals;
 use aze_io::real::Runtime;
 use aze_io::{Addr, Transport};
@@ -17,6 +18,7 @@ use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::message::Durability;
 use aze_proto::slots::Placement;
 use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
@@ -297,6 +299,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     stop_on_signal(order, dir, ending)?;
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
     config.backing = runtime.block_on(backing(order))?;
+    config.contact = Some(contact(&runtime, &config));
     let last_said = Mutex::new(Instant::now());
     let tell = move |stage: Stage<'_>| match stage {
         Stage::Listening(addresses) => {
@@ -417,8 +420,29 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         starts: order.starts,
         comeback: order.others.as_deref().map(comeback),
         boot: boot(),
+        contact: None,
         switches: aze_server::sabotage::Switches::default(),
     })
+}
+
+/// Opens files for clients of this node.
+fn contact(runtime: &Arc<Runtime>, config: &Config) -> Arc<Contact> {
+    let (volume, secret, host) = (config.volume.clone(), config.secret.clone(), config.host.clone());
+    let durability = config.storage.as_ref().map_or(Durability::None, |storage| storage.durability);
+    let config = aze_client::Config {
+        volume,
+        secret,
+        // The map comes with each question.
+        seeds: Vec::new(),
+        host,
+        job: "contact".to_owned(),
+        deadline: config.deadline,
+        start_time_max: Duration::ZERO,
+        transport: config.transport,
+        durability,
+        lasts: config.storage.is_some(),
+    };
+    Contact::new(runtime.io(), config)
 }
 
 /// The directory over which the volume lies, which must be the one that the starter meant.

@@ -5,6 +5,9 @@
 //! recalled, if this client itself has changed nothing either. So programs that open one file from many processes of a
 //! node ask its home once (FINCHFS, "contact servers").
 //!
+//! A name that was opened stays known with it, for the client of a server that opens files for those of its node: a rename or removal recalls the
+//! file's lease, and whatever else concerns a path raises the epoch of the namespace.
+//!
 //! A file is remembered from its second open on, so that files that one process each opens take no room here. Its open is
 //! then held for a second after the last use.
 
@@ -17,7 +20,7 @@ use crate::published::Witness;
 use crate::route::{Place, Question};
 use aze_io::sync::Mutex;
 use aze_proto::rules::Changes;
-use aze_proto::{Attr, FileKind, Identity, Ino, MapEpoch, Request};
+use aze_proto::{Attr, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Request};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -43,6 +46,7 @@ pub(crate) struct Again {
     /// Changes of this client, begun, and again when they ended: of inodes, and of names.
     changes: Vec<AtomicU64>,
     names: AtomicU64,
+    all: AtomicU64,
     /// Opens that took no request.
     opens: AtomicU64,
 }
@@ -52,6 +56,8 @@ struct Table {
     once: Vec<Ino>,
     next: usize,
     known: BTreeMap<Ino, Known>,
+    /// The files of which a name is known.
+    named: BTreeMap<(Ino, Name), Ino>,
     bytes: usize,
     /// A task will let go of the opens that are held.
     is_timed: bool,
@@ -71,8 +77,18 @@ struct Known {
     lease: Option<(Before, Lease)>,
     /// The file's record from before it was sent.
     witness: Option<Arc<Witness>>,
-    /// The contents that came with it: those of now while the record is the same.
+    /// The contents that came with it: those of now while the record is the same, or the lease is good.
     contents: Option<Arc<Vec<u8>>>,
+    /// The name by which it was opened.
+    name: Option<KnownName>,
+}
+
+/// A name that led to a file, and was found by a path that was valid at this epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownName {
+    pub(crate) parent: Ino,
+    pub(crate) name: Name,
+    pub(crate) epoch: NamespaceEpoch,
 }
 
 /// What this client has changed so far.
@@ -86,8 +102,10 @@ struct Before {
 pub(crate) struct Noted {
     /// Of the shard map: where it has changed, it is not known which life of a server has registered the open.
     map_epoch: MapEpoch,
-    /// `None` where the file is not known before the answer: then the lease does not count.
+    /// `None` where the file is not known before the answer: then the lease counts if this client has changed nothing meanwhile.
     before: Option<Before>,
+    /// All changes of this client.
+    all: u64,
     asked: Lease,
     witness: Option<Witness>,
 }
@@ -95,18 +113,27 @@ pub(crate) struct Noted {
 /// A change by this client, from before it is sent until its caller waits no longer.
 pub(crate) struct Changing<'a> {
     counter: &'a AtomicU64,
+    all: &'a AtomicU64,
+}
+
+impl Changing<'_> {
+    fn count(&self) {
+        self.counter.fetch_add(1, SeqCst);
+        self.all.fetch_add(1, SeqCst);
+    }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.counter.fetch_add(1, SeqCst);
+        self.count();
     }
 }
 
 impl Default for Again {
     fn default() -> Again {
         let changes = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
-        Again { table: Mutex::default(), changes, names: AtomicU64::new(0), opens: AtomicU64::new(0) }
+        let (names, all, opens) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Again { table: Mutex::default(), changes, names, all, opens }
     }
 }
 
@@ -127,6 +154,9 @@ impl Table {
 
     fn remove(&mut self, ino: Ino) -> Option<Known> {
         let known = self.known.remove(&ino)?;
+        if let Some(KnownName { parent, name, .. }) = &known.name {
+            self.named.remove(&(*parent, name.clone()));
+        }
         self.bytes -= known.contents.as_ref().map_or(0, |bytes| bytes.len());
         Some(known)
     }
@@ -163,8 +193,15 @@ impl Again {
             (Some(ino), _) | (None, Place::Home(ino)) => self.counter(ino),
             _ => &self.names,
         };
-        counter.fetch_add(1, SeqCst);
-        Some(Changing { counter })
+        let changing = Changing { counter, all: &self.all };
+        changing.count();
+        Some(changing)
+    }
+
+    /// The changes of this client from before something was asked, if the answer is about this file.
+    fn before_of(&self, ino: Ino, noted: &Noted) -> Option<Before> {
+        let now = self.before(ino);
+        noted.before.or_else(|| (self.all.load(SeqCst) == noted.all).then_some(now))
     }
 
     /// How many opens took no request.
@@ -183,6 +220,27 @@ impl How {
 impl Core {
     /// Opens a file again by an open that the home has registered, if nothing has changed since.
     pub(crate) fn open_again(self: &Arc<Self>, who: &Identity, ino: Ino, how: How) -> Option<Arc<File>> {
+        self.open_known(who, ino, how, None)
+    }
+
+    /// Opens what a name leads to in the same way, if nobody has changed where it leads, nor the path to it, since it was opened by it.
+    pub(crate) fn open_named_again(self: &Arc<Self>, who: &Identity, named: &KnownName, how: How) -> Option<Arc<File>> {
+        let ino = *self.again.table.lock().named.get(&(named.parent, named.name.clone()))?;
+        self.open_known(who, ino, how, Some(named))
+    }
+
+    /// Whether a file may be opened again without a request, or might a moment ago.
+    pub(crate) fn is_opened_often(&self, ino: Ino) -> bool {
+        self.again.table.lock().known.contains_key(&ino)
+    }
+
+    fn open_known(
+        self: &Arc<Self>,
+        who: &Identity,
+        ino: Ino,
+        how: How,
+        named: Option<&KnownName>,
+    ) -> Option<Arc<File>> {
         if !how.is_shared() {
             return None;
         }
@@ -191,10 +249,12 @@ impl Core {
         let (open, then, lease, witness, contents) = {
             let table = self.again.table.lock();
             let known = table.known.get(&ino).filter(|known| known.who == *who && known.life == life)?;
+            named.is_none_or(|named| known.name.as_ref() == Some(named)).then_some(())?;
             let open = known.open.upgrade()?;
             (open, known.attr.clone(), known.lease, known.witness.clone(), known.contents.clone())
         };
-        let is_recorded = witness.is_some_and(|witness| self.is_unchanged(&witness));
+        // A record says nothing of names.
+        let is_recorded = named.is_none() && witness.is_some_and(|witness| self.is_unchanged(&witness));
         let is_leased = || {
             lease.is_some_and(|(before, lease)| {
                 self.again.before(ino) == before && !self.leases.left(lease, ino, self.io.mono_ns()).is_zero()
@@ -203,7 +263,8 @@ impl Core {
         if !(is_recorded || is_leased()) || then.links == 0 {
             return None;
         }
-        let contents = contents.filter(|_| is_recorded);
+        // A kernel has the pages, or asks for them.
+        let contents = contents.filter(|_| is_recorded || named.is_some());
         let opened = contents.map(|bytes| self.contents.again(&then, bytes, seen, self.io.mono_ns()));
         {
             let mut table = self.again.table.lock();
@@ -221,13 +282,15 @@ impl Core {
         if !how.is_shared() {
             return None;
         }
+        let all = self.again.all.load(SeqCst);
         let (asked, before) = (self.leases.ask(self.io.mono_ns()), ino.map(|ino| self.again.before(ino)));
         let known = ino.filter(|ino| self.again.table.lock().was_opened(*ino));
         let witness = known.and_then(|ino| self.record(ino)).map(|(_, witness)| witness);
-        Some(Noted { map_epoch: self.routes.read().map.epoch, before, asked, witness })
+        Some(Noted { map_epoch: self.routes.read().map.epoch, before, all, asked, witness })
     }
 
-    /// Remembers an open that the home has registered, if it is not the first of this file. `lease_ms` came with the answer.
+    /// Remembers an open that the home has registered, if it is not the first of this file, and the name by which it was opened, with
+    /// the lease of the name. `lease_ms` came with the answer.
     pub(crate) fn remember(
         self: &Arc<Self>,
         who: &Identity,
@@ -235,13 +298,18 @@ impl Core {
         open: &Arc<Registered>,
         noted: Noted,
         (lease_ms, opened): (u32, Option<&Opened>),
+        name: Option<(KnownName, Lease)>,
     ) {
         let ino = attr.ino;
         if attr.kind != FileKind::File || noted.map_epoch != self.routes.read().map.epoch {
             return;
         }
+        let before = self.again.before_of(ino, &noted);
         let witness = noted.witness.filter(|witness| witness.ino == ino).map(Arc::new);
-        let bytes = opened.and_then(Opened::bytes).filter(|_| witness.is_some());
+        let lease = before.zip(Leases::lease(noted.asked, lease_ms));
+        let (name, of_name) = name.filter(|_| lease.is_some()).unzip();
+        let lease = lease.map(|(before, lease)| (before, of_name.map_or(lease, |other| lease.min(other))));
+        let bytes = opened.and_then(Opened::bytes).filter(|_| witness.is_some() || name.is_some());
         let (now_ns, life) = (self.io.mono_ns(), self.life_of(ino));
         let dropped = {
             let mut table = self.again.table.lock();
@@ -263,10 +331,14 @@ impl Core {
                 used_ns: now_ns,
                 attr: attr.clone(),
                 life,
-                lease: noted.before.zip(Leases::lease(noted.asked, lease_ms)),
+                lease,
                 witness,
                 contents,
+                name: name.clone(),
             };
+            if let Some(KnownName { parent, name, .. }) = name {
+                table.named.insert((parent, name), ino);
+            }
             table.known.insert(ino, known);
             dropped
         };
@@ -304,6 +376,7 @@ impl Core {
         let known = {
             let mut table = self.again.table.lock();
             table.bytes = 0;
+            table.named.clear();
             std::mem::take(&mut table.known)
         };
         drop(known);

@@ -2,6 +2,7 @@
 
 use crate::again::Again;
 use crate::closes::Closes;
+use crate::contact::Contacts;
 use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
 use crate::flight::Flight;
@@ -87,6 +88,7 @@ pub(crate) struct Core {
     pub(crate) dir_attrs: DirAttrs,
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
+    pub(crate) contacts: Contacts,
     pub(crate) owed: Owed,
     pub(crate) leases: Leases,
     pub(crate) attributed: Attributed,
@@ -133,6 +135,7 @@ impl Core {
             dir_attrs,
             inodes,
             closes,
+            contacts: Contacts::default(),
             owed: Owed::default(),
             leases,
             attributed: Attributed::default(),

@@ -5,10 +5,11 @@
 //! would wake all of them. Those that get lost with a server or this process end with the session.
 
 use crate::client::Core;
+use crate::contact::Through;
 use crate::route::{Patience, is_replanned};
 use aze_io::sync::Mutex;
 use aze_proto::message::Handle;
-use aze_proto::{Identity, Request, ServerIndex, SessionId};
+use aze_proto::{Identity, Ino, Request, ServerIndex, SessionId};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -46,24 +47,68 @@ struct Late {
     handles: Vec<Handle>,
 }
 
-/// An open that the home has registered. It is closed soon after it was dropped.
+/// An open that the home has registered, or a server of this node. It is closed soon after it was dropped.
 pub(crate) struct Registered {
     core: Weak<Core>,
-    pub(crate) handle: Handle,
+    by: Mutex<By>,
+}
+
+struct By {
+    handle: Handle,
+    /// The home does not know of it, but the client of a server of this node.
+    through: Option<Through>,
 }
 
 impl Registered {
     /// Of this client.
     pub(crate) fn new(core: &Core, handle: Handle) -> Arc<Registered> {
-        Arc::new(Registered { core: core.me.clone(), handle })
+        Arc::new(Registered { core: core.me.clone(), by: Mutex::new(By { handle, through: None }) })
+    }
+
+    /// Through a server of this node.
+    pub(crate) fn through(core: &Core, handle: Handle, through: Through) -> Arc<Registered> {
+        Arc::new(Registered { core: core.me.clone(), by: Mutex::new(By { handle, through: Some(through) }) })
+    }
+
+    /// Its number.
+    pub(crate) fn handle(&self) -> Handle {
+        self.by.lock().handle
+    }
+
+    /// Which file it is of.
+    pub(crate) fn ino(&self) -> Ino {
+        self.handle().ino
+    }
+
+    /// The server that knows of it, if that is not the home.
+    pub(crate) fn contact(&self) -> Option<Through> {
+        self.by.lock().through.clone()
+    }
+
+    /// The home knows of it now under this number.
+    pub(crate) fn is_at_home(&self, handle: u64) {
+        let Some(core) = self.core.upgrade() else { return };
+        let mut by = self.by.lock();
+        let earlier = std::mem::replace(&mut by.handle.handle, handle);
+        let through = by.through.take();
+        let ino = by.handle.ino;
+        drop(by);
+        match through {
+            Some(through) => core.close_through(through.contact.index, earlier),
+            // Another one was faster.
+            None => core.close_later(Handle { ino, handle: earlier }),
+        }
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         // Without the client its session has ended, too.
-        if let Some(core) = self.core.upgrade() {
-            core.close_later(self.handle);
+        let Some(core) = self.core.upgrade() else { return };
+        let By { handle, through } = self.by.get_mut();
+        match through {
+            Some(through) => core.close_through(through.contact.index, handle.handle),
+            None => core.close_later(*handle),
         }
     }
 }

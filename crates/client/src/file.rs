@@ -1,8 +1,10 @@
 //! An open file.
 
+use crate::again::KnownName;
 use crate::client::{Client, Core};
 use crate::closes::Registered;
 use crate::inodes::Inode;
+use crate::leases::{Lease, Leases};
 use crate::names::Entry;
 use crate::opened::Opened;
 use crate::published::{Looked, Witness};
@@ -87,6 +89,17 @@ impl From<Access> for How {
 
 impl Core {
     pub(crate) async fn open(self: &Arc<Self>, who: &Identity, ino: Ino, how: How) -> Result<Arc<File>, Failure> {
+        self.open_by(who, ino, how, None).await
+    }
+
+    /// Opens a file to which a name led that was asked for before, under a lease.
+    async fn open_by(
+        self: &Arc<Self>,
+        who: &Identity,
+        ino: Ino,
+        how: How,
+        name: Option<(KnownName, Lease)>,
+    ) -> Result<Arc<File>, Failure> {
         if let Some(file) = self.open_again(who, ino, how) {
             return Ok(file);
         }
@@ -136,7 +149,7 @@ impl Core {
         unopened.forget();
         let open = self.registered(ino, handle);
         if let Some(noted) = noted {
-            self.remember(who, &attr, &open, noted, (lease_ms, contents.as_ref()));
+            self.remember(who, &attr, &open, noted, (lease_ms, contents.as_ref()), name);
         }
         Ok(File::opened(self, who, &attr, how.access, open, contents, false))
     }
@@ -185,6 +198,13 @@ impl Core {
         how: How,
         knowing: Knowing,
     ) -> Result<Named, Failure> {
+        let known_name = match knowing {
+            Knowing::Since(epoch) if self.leases.are_wanted() => Some(KnownName { parent, name: name.clone(), epoch }),
+            _ => None,
+        };
+        if let Some(file) = known_name.as_ref().and_then(|known| self.open_named_again(who, known, how)) {
+            return Ok(Named::Opened(file));
+        }
         let shards = self.routes.read().map.shards();
         let home = NameHash::of(parent, name).shard(shards);
         // The name's server opens what lives beside the name; where this node knows that the inode lives elsewhere, it is opened there
@@ -207,6 +227,7 @@ impl Core {
             Looked::Ask(asked) => directory = asked,
             Looked::Missing => {}
         }
+        let asked = self.leases.ask(self.io.mono_ns());
         let noted = self.note_before(known, how);
         let handle = self.new_handle();
         let Access { read, write } = how.access;
@@ -230,6 +251,7 @@ impl Core {
         if let (Some(directory), Ok(_)) = (directory, &reply) {
             self.entered.let_in(who, parent, directory);
         }
+        let by_name = known_name.zip(Leases::lease(asked, lease_ms));
         let entry = match reply? {
             Reply::OpenedWith { attr, .. } => {
                 self.inodes.learn(&attr);
@@ -243,11 +265,11 @@ impl Core {
                 let open = self.registered(attr.ino, handle);
                 // The name may have been given to another file meanwhile.
                 if let Some(noted) = noted.filter(|_| known.is_none_or(|known| known == attr.ino)) {
-                    self.remember(who, attr, &open, noted, (lease_ms, contents.as_ref()));
+                    self.remember(who, attr, &open, noted, (lease_ms, contents.as_ref()), by_name);
                 }
                 Ok(Named::Opened(File::opened(self, who, attr, how.access, open, contents, false)))
             }
-            _ => Ok(Named::Opened(self.open(who, entry.ino, how).await?)),
+            _ => Ok(Named::Opened(self.open_by(who, entry.ino, how, by_name).await?)),
         }
     }
 }
@@ -353,8 +375,20 @@ impl File {
     /// # Errors
     /// [`Code::Invalid`] if the file is closed.
     pub(crate) fn handle(&self) -> Result<Handle, Failure> {
-        let handle = self.open.lock().as_ref().map(|open| open.handle);
+        let handle = self.open.lock().as_ref().map(|open| open.handle());
         handle.ok_or_else(|| Failure::new(Code::Invalid, format!("inode {} was closed here", self.ino)))
+    }
+
+    /// Has the home know of this open, if only a server of this node does.
+    ///
+    /// # Errors
+    /// Those of an open.
+    pub(crate) async fn open_at_home(&self) -> Result<(), Failure> {
+        let open = self.open.lock().clone();
+        match open {
+            Some(open) => self.core.open_at_home(&open).await,
+            None => Ok(()),
+        }
     }
 
     /// The kinds of access that it was opened for.

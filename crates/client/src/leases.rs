@@ -42,8 +42,12 @@ pub struct Lease {
 impl Lease {
     /// That of an answer which needs two.
     pub fn both(one: Option<Lease>, other: Option<Lease>) -> Option<Lease> {
-        let (one, other) = (one?, other?);
-        Some(Lease { until_ns: one.until_ns.min(other.until_ns), seen: one.seen.min(other.seen) })
+        Some(one?.min(other?))
+    }
+
+    /// The one that ends first, for what needs both.
+    pub(crate) fn min(self, other: Lease) -> Lease {
+        Lease { until_ns: self.until_ns.min(other.until_ns), seen: self.seen.min(other.seen) }
     }
 
     /// When it ends at the latest, by this node's clock.

@@ -15,6 +15,7 @@ mod check;
 mod client;
 mod closes;
 mod connect;
+mod contact;
 mod data;
 mod dir_attrs;
 mod dirs;

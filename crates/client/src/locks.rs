@@ -127,6 +127,7 @@ impl File {
     /// As [`File::test_lock`]; [`Code::Limit`] if the file has too many locks.
     pub async fn try_lock(&self, lock: &LockSpec) -> Result<Locked, Failure> {
         self.check_locks()?;
+        self.open_at_home().await?;
         self.core.lock_owners.all_undone(self.ino(), lock).await;
         self.note_owner(lock);
         let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
@@ -143,6 +144,7 @@ impl File {
     /// wait with its failure; then the range is unlocked.
     pub async fn lock_unless(&self, lock: &LockSpec, stop: impl Future<Output = ()>) -> Result<Locked, Failure> {
         self.check_locks()?;
+        self.open_at_home().await?;
         let mut stop = pin!(stop);
         let undone = pin!(self.core.lock_owners.all_undone(self.ino(), lock));
         if let Either::Right(_) = select(undone, stop.as_mut()).await {

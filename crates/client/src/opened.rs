@@ -116,6 +116,17 @@ impl Contents {
         self.changes[Self::counter(shard)].load(SeqCst)
     }
 
+    /// The changes of all files so far, to be looked at before an open is sent of a file that is not known yet.
+    pub(crate) fn all_seen(&self) -> Vec<u64> {
+        self.changes.iter().map(|counter| counter.load(SeqCst)).collect()
+    }
+
+    /// Shows contents that came with an open of a file that was not known before; `seen` are the changes from before it was sent.
+    pub(crate) fn came_with(self: &Arc<Self>, attr: &Attr, bytes: Vec<u8>, seen: &[u64], now_ns: u64) -> Opened {
+        let seen = seen[Self::counter(attr.ino.home(self.shards))];
+        self.again(attr, Arc::new(bytes), seen, now_ns)
+    }
+
     /// Notes a change until the result is dropped.
     pub(crate) fn change(&self, ino: Ino) -> Changing<'_> {
         let counter = Self::counter(ino.home(self.shards));
@@ -226,6 +237,13 @@ impl File {
         let bytes = self.core.contents.valid(opened, &self.inode.attr(), self.core.io.mono_ns())?;
         buf.get_mut(..bytes.len())?.copy_from_slice(&bytes);
         Some((bytes.len(), opened.until_ns))
+    }
+
+    /// What came along with the open, if it may be shown now.
+    pub fn contents_as_opened(&self) -> Option<Vec<u8>> {
+        let opened = self.opened.as_ref()?;
+        let bytes = self.core.contents.valid(opened, &self.inode.attr(), self.core.io.mono_ns())?;
+        Some(bytes.to_vec())
     }
 
     /// As [`File::read_into`], but what came along with the open may be shown as it was then, for

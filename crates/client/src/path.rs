@@ -544,6 +544,9 @@ impl Client {
         how: How,
         follow_last: bool,
     ) -> Result<Arc<File>, Failure> {
+        if follow_last && let Some(file) = self.core.open_through(who, &way, how).await {
+            return Ok(file);
+        }
         let until = self.core.patience();
         loop {
             match self.core.at_end(who, way, Open { core: &self.core, how, follow_last }).await {

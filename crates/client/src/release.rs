@@ -48,6 +48,7 @@ impl File {
         any_life: bool,
     ) -> Result<(), Failure> {
         let ino = self.ino();
+        self.open_at_home().await?;
         let freeze = Request::Freeze { ino, handle: self.handle()?.handle, generation, ctime, any_life };
         let began = match self.core.ask(&self.who, Place::Home(ino), &freeze).await? {
             Reply::Frozen { began } => began,

@@ -329,7 +329,7 @@ impl Core {
     }
 
     /// Whether the process of a server has ended, as the map says or the system of this machine has told.
-    fn has_ended(&self, map: &ShardMap, server: ServerIndex) -> bool {
+    pub(crate) fn has_ended(&self, map: &ShardMap, server: ServerIndex) -> bool {
         let Some(info) = map.server(server) else { return false };
         info.ended || self.seen_to_end.lock().contains(&(server, info.began, info.incarnation))
     }
@@ -414,6 +414,7 @@ impl Core {
             let Some(core) = this.upgrade() else { return };
             let (server, (began, incarnation)) = (target.index, target.life);
             core.seen_to_end.lock().insert((server, began, incarnation));
+            core.leave_contacts();
             let ended = target.clone();
             core.spawn(move |core| async move { core.look_who_is_gone(ended).await });
             let routes = core.routes.read().clone();
@@ -483,6 +484,9 @@ impl Core {
         left.into_iter().for_each(|index| self.caller.leave(index, epoch));
         if slots_moved {
             self.greet_homes();
+        }
+        if let Some(core) = self.me.upgrade() {
+            core.leave_contacts();
         }
     }
 

@@ -86,6 +86,7 @@ impl Connected {
     /// As [`crate::Volume::open`].
     pub fn to(volume: volume::Volume) -> Result<Arc<Connected>> {
         let session = Session::open_on(Runtime::library(), volume)?;
+        session.client.use_contacts();
         let connected = Arc::new(Connected {
             session,
             umask: AtomicU32::new(umask_of_process()),

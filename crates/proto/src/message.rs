@@ -257,6 +257,12 @@ wire_enum! {
         /// Home. As `Open` for reading, by a kernel that is about to run the file: needs the right to that, not to
         /// read.
         127 = OpenToRun { ino: Ino, handle: u64 },
+        /// Server, from a client of its node: opens the regular file at a path below a directory for reading, by a client of the server's own, which
+        /// opens a file that several clients open once for all; `contents`: those of a small file are wanted, too. It is open until
+        /// `CloseThrough`, or the session ends. Reply: `OpenedThrough`.
+        128 = OpenThrough { dir: Ino, path: Blob, handle: u64, contents: bool },
+        /// Server. Files that were opened through it are closed. Reply: `Done`.
+        129 = CloseThrough { handles: Vec<u64> },
 
         /// Server, from one with persistent storage: which volume is this? Reply: `PersistentIs`.
         85 = PersistentId,

@@ -278,6 +278,9 @@ impl Request {
     OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Leased Soon
         [OpenedWith Entry Attributes]
     OpenToRun:       Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
+    OpenThrough:     Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+        [OpenedThrough]
+    CloseThrough:    Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     PersistentId:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [PersistentIs]
     TxDone:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
     LinksTo:         Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LinksAre]

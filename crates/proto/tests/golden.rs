@@ -348,6 +348,15 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("frozen", Reply::Frozen { began: MapEpoch(8) }.to_bytes()),
         ("unlink frozen", unlink.to_bytes()),
         ("open to run", Request::OpenToRun { ino: Ino(9), handle: 5 }.to_bytes()),
+        (
+            "open through",
+            Request::OpenThrough { dir: Ino(9), path: Blob(vec![7]), handle: 5, contents: true }.to_bytes(),
+        ),
+        ("close through", Request::CloseThrough { handles: vec![5] }.to_bytes()),
+        (
+            "opened through",
+            Reply::OpenedThrough { attr: attr(), is_shared: true, contents: Some(Blob(vec![8])) }.to_bytes(),
+        ),
         ("backing of", Request::BackingOf { ino: Ino(9) }.to_bytes()),
         ("will change", Request::WillChange { ino: Ino(9) }.to_bytes()),
         ("import dir", Request::ImportDir { dir: Ino(9) }.to_bytes()),

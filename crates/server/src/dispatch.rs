@@ -485,6 +485,10 @@ impl Server {
             &Request::OpenNameWith { parent, ref name, handle, write, contents } => {
                 self.open_name_with(work, parent, name, handle, write, contents)
             }
+            &Request::OpenThrough { dir, ref path, handle, contents } => {
+                self.open_through(work, (dir, path), handle, contents)
+            }
+            Request::CloseThrough { handles } => Ok(self.close_through(work, handles).into()),
             &Request::GetAttr { ino, exact } => self.getattr(work, ino, exact),
             Request::SetAttr { ino, change } => self.setattr(work, *ino, change),
             &Request::Truncate { ino, size, opened } => self.truncate(work, ino, size, opened),

@@ -5,6 +5,7 @@ use crate::chunks::state::evictions::Evictions;
 use crate::clock::HybridClock;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::published::PublishedIndex;
+use crate::coherence::state::through::{Contact, Opened};
 use crate::counters::Counters;
 use crate::membership::state::activity::Activity;
 use crate::membership::state::group::Grouped;
@@ -95,6 +96,8 @@ pub struct Config {
     pub comeback: Option<Comeback>,
     /// A number of the system that this process runs on, which is another one after each boot; 0 if that is not known.
     pub boot: u64,
+    /// Opens files for clients of this node; `None`: they ask the homes themselves.
+    pub contact: Option<Arc<dyn Contact>>,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
 }
@@ -167,6 +170,8 @@ pub struct Server {
     // Coherence.
     pub(crate) published: PublishedIndex,
     pub(crate) leases: Arc<Leases>,
+    /// Files that clients of this node have opened through this server.
+    pub(crate) opened: Opened,
 
     // Membership.
     pub(crate) map: RwLock<Arc<ShardMap>>,

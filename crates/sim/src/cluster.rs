@@ -2,6 +2,7 @@
 
 use crate::backing::Below;
 use aze_client::Client;
+use aze_contact::Contact;
 use aze_io::sim::Sim;
 use aze_io::sync::Mutex;
 use aze_io::{Addr, Io};
@@ -78,6 +79,8 @@ pub struct Layout {
     pub disk_bytes: u64,
     /// The directory over which the volume lies.
     pub backing: Option<Below>,
+    /// Servers open files for clients of their nodes.
+    pub contacts: bool,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -99,6 +102,7 @@ impl Layout {
             memory_bytes: CAPACITY_BYTES,
             disk_bytes: DISK_BYTES,
             backing: None,
+            contacts: false,
             switches,
         }
     }
@@ -207,8 +211,14 @@ impl Cluster {
             starts: self.starts.load(Ordering::Relaxed),
             comeback: None,
             boot: 1 + u64::from(self.power_cuts.lock()[usize::from(index)]),
+            contact: self.layout.contacts.then(|| self.contact(index) as Arc<dyn aze_server::Contact>),
             switches: self.layout.switches,
         }
+    }
+
+    /// The client of a server, on its node.
+    fn contact(&self, index: u16) -> Arc<Contact> {
+        Contact::new(self.sim.node(&server_node(index)), self.client_config(server_node(index), Vec::new()))
     }
 
     /// From now on servers start the volume again under its clients.
@@ -461,16 +471,11 @@ impl Cluster {
         self.connect_saying(index, server_node(server)).await
     }
 
-    async fn connect_saying(&self, index: usize, host: String) -> Result<Arc<Client>, Failure> {
-        let mut seeds: Vec<u16> = (0..self.layout.servers).collect();
-        if let Some(map) = self.newest_map().filter(|map| seeds.iter().all(|server| map.has_left(ServerIndex(*server))))
-        {
-            seeds = map.members().map(|server| server.0).collect();
-        }
-        let config = aze_client::Config {
+    fn client_config(&self, host: String, seeds: Vec<(String, Vec<Addr>)>) -> aze_client::Config {
+        aze_client::Config {
             volume: VOLUME.into(),
             secret: SECRET,
-            seeds: seeds.into_iter().map(|server| (server_node(server), vec![addr(server)])).collect(),
+            seeds,
             host,
             job: "sim".into(),
             deadline: self.layout.deadline,
@@ -478,7 +483,17 @@ impl Cluster {
             transport: aze_io::Transport::Tcp,
             durability: self.layout.durability.unwrap_or(Durability::None),
             lasts: self.layout.durability.is_some(),
-        };
+        }
+    }
+
+    async fn connect_saying(&self, index: usize, host: String) -> Result<Arc<Client>, Failure> {
+        let mut seeds: Vec<u16> = (0..self.layout.servers).collect();
+        if let Some(map) = self.newest_map().filter(|map| seeds.iter().all(|server| map.has_left(ServerIndex(*server))))
+        {
+            seeds = map.members().map(|server| server.0).collect();
+        }
+        let seeds = seeds.into_iter().map(|server| (server_node(server), vec![addr(server)])).collect();
+        let config = self.client_config(host, seeds);
         let io = self.client_io(index);
         let (done, connected) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {

@@ -1,5 +1,5 @@
 //! A file that is opened again without a request is the one that a request would have opened: with its rights, its name, and
-//! contents no older than the open. Several clients open, change, replace and forbid the same files, over networks that lose and delay.
+//! contents no older than the open; the same of a file that a server opens for clients of its node. Several clients open, change, replace and forbid the same files, over networks that lose and delay.
 
 mod rough;
 mod support;
@@ -13,7 +13,7 @@ use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
 use rough::{rough, seeds};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
@@ -42,6 +42,8 @@ struct State {
 struct Done {
     changes: u64,
     files: BTreeMap<u64, (u64, Option<State>)>,
+    /// Files that have another name now.
+    away: BTreeSet<Ino>,
 }
 
 impl Done {
@@ -89,7 +91,7 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
             let _ = client.unlink(&ROOT, Ino::ROOT, &here).await;
             return make(client, &file_name(number), value).await;
         };
-        match rng.below(5) {
+        match rng.below(6) {
             0 | 1 => {
                 let file = client.open(&ROOT, now.ino, Access { read: false, write: true }).await?;
                 file.write(0, &bytes_of(value)).await?;
@@ -106,6 +108,12 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
                 client.unlink(&ROOT, Ino::ROOT, &here).await?;
                 make(client, &file_name(number), value).await
             }
+            4 => {
+                let away = name(&format!("old{number}-{value}"));
+                done.lock().away.insert(now.ino);
+                client.rename(&ROOT, Ino::ROOT, &here, Ino::ROOT, &away, false).await?;
+                make(client, &file_name(number), value).await
+            }
             _ => {
                 let temporary = format!("new{number}-{value}");
                 let state = make(client, &temporary, value).await?;
@@ -119,9 +127,17 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
 }
 
 /// Opens a file as a program does: by its name, or by the inode that a kernel knows of it. Reads it whole.
-async fn open(client: &Client, who: &Identity, number: u64, ino: Option<Ino>) -> Result<(Arc<File>, Vec<u8>), Failure> {
+async fn open(
+    client: &Client,
+    rng: &mut SimRng,
+    who: &Identity,
+    number: u64,
+    ino: Option<Ino>,
+) -> Result<(Arc<File>, Vec<u8>), Failure> {
     let file = match ino {
         Some(ino) => client.open_with_contents(who, ino, READ).await?,
+        // In turns without contents.
+        None if rng.below(2) == 0 => client.open_path(who, format!("/{}", file_name(number)).as_str(), READ).await?,
         None => client.open_path_with_contents(who, format!("/{}", file_name(number)).as_str(), READ).await?,
     };
     let mut bytes = vec![0; 100];
@@ -131,16 +147,16 @@ async fn open(client: &Client, who: &Identity, number: u64, ino: Option<Ino>) ->
 }
 
 /// What is wrong with the outcome of an open of a file that was at rest in this state. Who has a file open may open it once more, though it
-/// has lost its name.
+/// has lost its name; one that has another name now is opened by its number.
 fn judge(
     state: State,
     known: Option<Ino>,
-    has_it_open: bool,
+    may_open: bool,
     outcome: &Result<(Arc<File>, Vec<u8>), Failure>,
 ) -> Option<String> {
     let is_other = known.is_some_and(|ino| ino != state.ino);
     match outcome {
-        Ok((file, _)) if is_other && has_it_open && Some(file.ino()) == known => None,
+        Ok((file, _)) if is_other && may_open && Some(file.ino()) == known => None,
         Ok((file, bytes)) => {
             let is_right = file.ino() == state.ino && state.may_read && *bytes == bytes_of(state.value);
             (!is_right).then(|| format!("{state:?}, and inode {} was opened with {bytes:?}", file.ino()))
@@ -162,15 +178,16 @@ async fn read(client: Arc<Client>, sim: Sim, mut rng: SimRng, done: Arc<Mutex<Do
         let number = rng.below(FILES);
         let known = inos.get(&number).copied().filter(|_| rng.below(2) == 0);
         let before = done.lock().files.get(&number).copied();
-        let has_it_open = known.is_some_and(|ino| client.is_open(ino));
+        let is_there = |ino| client.is_open(ino) || done.lock().away.contains(&ino);
+        let may_open = known.is_some_and(is_there);
         // In turns, each for a while: who is another user asks.
         let is_member = step % 200 >= 150;
-        let outcome = open(&client, &user(is_member), number, known).await;
+        let outcome = open(&client, &mut rng, &user(is_member), number, known).await;
         let after = done.lock().files.get(&number).copied();
         if before == after
             && let Some((_, Some(state))) = before
                 .map(|(at, state)| (at, state.map(|state| State { may_read: state.may_read || is_member, ..state })))
-            && let Some(wrong) = judge(state, known, has_it_open, &outcome)
+            && let Some(wrong) = judge(state, known, may_open, &outcome)
         {
             let at_ns = sim.now_ns();
             seen.lock().wrong.push(format!("at {at_ns}: {} by {known:?}: {wrong}", file_name(number)));
@@ -200,7 +217,8 @@ async fn read(client: Arc<Client>, sim: Sim, mut rng: SimRng, done: Arc<Mutex<Do
 fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64) {
     let sim = Sim::new(seed, faults);
     let published_bytes = if seed.is_multiple_of(2) { 0 } else { 1 << 20 };
-    let cluster = Cluster::new(sim.clone(), Layout { switches, published_bytes, ..Layout::of(SERVERS) });
+    let layout = Layout { switches, published_bytes, contacts: true, ..Layout::of(SERVERS) };
+    let cluster = Cluster::new(sim.clone(), layout);
     let seen = Arc::new(Mutex::new(Seen::default()));
     let mut without = 0;
     sim.set_time_limit(Duration::from_secs(3600));
@@ -209,7 +227,12 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64
         let done = Arc::new(Mutex::new(Done::default()));
         let (mut tasks, mut clients) = (Vec::new(), Vec::new());
         for here in 0..CLIENTS {
-            let client = cluster.connect(here as usize).await.expect("a client connects");
+            // Of every four seeds one has clients on one server's node, which opens files for them.
+            let client = match seed % 4 {
+                3 => cluster.connect_near(here as usize, 0).await.expect("a client connects"),
+                _ => cluster.connect(here as usize).await.expect("a client connects"),
+            };
+            client.use_contacts();
             // The last one has no leases.
             if here + 1 < CLIENTS {
                 let sim = sim.clone();
@@ -253,6 +276,9 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64
             let _ = task.await;
         }
         without = clients.iter().map(|client| client.opens_without_request()).sum();
+        let requests = cluster.servers().into_iter().flat_map(|server| server.status().requests);
+        let through: u64 = requests.filter(|counter| counter.name == "OpenThrough").map(|counter| counter.count).sum();
+        assert_eq!(through > 20, seed % 4 == 3, "seed {seed}: {through} opens through a server");
     });
     cluster.end();
     let seen = std::mem::take(&mut *seen.lock());

@@ -6,6 +6,7 @@ use crate::clock::HybridClock;
 use crate::coherence::state::claims::Claimants;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::published::PublishedIndex;
+use crate::coherence::state::through::Opened;
 use crate::counters::Counters;
 use crate::membership::peers::without_map;
 use crate::membership::state::activity::Activity;
@@ -208,6 +209,7 @@ fn new_server(
         published,
         sessions: Sessions::new(),
         leases: Leases::new(caller.session, claims),
+        opened: Opened::default(),
         transactions: Transactions::new(),
         unresolved: Unresolved::default(),
         keeper: Keeper::new(places, epoch),

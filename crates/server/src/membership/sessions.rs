@@ -161,6 +161,7 @@ impl Server {
 
     fn drop_opens(self: &Arc<Self>, session: SessionId, is_over: bool) {
         self.leases.forget(session);
+        self.opened.forget(session);
         for cell in self.shards.iter() {
             let closed = cell.names.lock().opens.remove_session(session, is_over);
             for ino in closed {

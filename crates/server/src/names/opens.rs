@@ -58,7 +58,11 @@ impl Server {
                 names.shard.published.show_entry(&key, ino, Some(&attr));
                 Ok(with_contents(&data, &attr, contents, plain))
             }
-            None => Ok(plain.into()),
+            None => {
+                // It is opened where it is; the name is known by this.
+                work.leased = !write && self.lease(work, &mut names, ino, kind);
+                Ok(plain.into())
+            }
         }
     }
 

@@ -1,0 +1,270 @@
+//! Opening files for reading through a server of this node, by that server's own client: a file that processes of a node open, each
+//! a client of its own, is opened at its home once or twice, and not by each (FINCHFS, "contact servers").
+//!
+//! It alone knows which opens go that way, and that a file which was opened so is opened at its home when the server ends. Where few files
+//! are opened by others, too, nearly all opens go to the homes at once.
+
+use crate::client::{Client, Core};
+use crate::closes::Registered;
+use crate::file::{Access, File, How};
+use crate::route::{Knowing, Place, Question};
+use crate::way::Way;
+use aze_io::sync::Mutex;
+use aze_proto::message::Handle;
+use aze_proto::wire::Blob;
+use aze_proto::{Code, Failure, FileKind, Identity, Ino, NamespaceEpoch, Reply, Request, ServerIndex};
+use aze_rpc::Target;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long the server may take before the home is asked; the server is then left alone for `REST`.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_secs(10);
+
+/// After so many files in a row that nobody else has opened, one open in `TRIED_ONE_IN` goes through a server, until one of them finds a
+/// file that others open.
+const ALONE_MAX: u32 = 8;
+const TRIED_ONE_IN: u32 = 16;
+
+/// How long a close waits for others.
+const BATCH_TIME_MAX: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+pub(crate) struct Contacts {
+    are_used: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    alone: u32,
+    passed: u32,
+    rest_until_ns: u64,
+    /// Opens at servers of this node, by their numbers.
+    opens: BTreeMap<u64, Weak<Registered>>,
+    closes: BTreeMap<ServerIndex, Vec<u64>>,
+    /// A task will send the closes.
+    is_timed: bool,
+}
+
+/// An open at a server of this node.
+#[derive(Clone)]
+pub(crate) struct Through {
+    pub(crate) contact: Target,
+    pub(crate) who: Identity,
+}
+
+impl State {
+    /// Whether the next open goes through a server.
+    fn is_next(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.rest_until_ns {
+            return false;
+        }
+        if self.alone < ALONE_MAX {
+            return true;
+        }
+        self.passed = (self.passed + 1) % TRIED_ONE_IN;
+        self.passed == 0
+    }
+
+    fn note(&mut self, is_shared: bool) {
+        self.alone = if is_shared { 0 } else { self.alone.saturating_add(1) };
+    }
+}
+
+/// Whether nothing but the open itself is asked for.
+fn is_plain(way: &Way<'_>, how: How) -> bool {
+    let Access { read, write } = how.access;
+    let is_whole = way.at.is_none() && way.note.is_none() && (way.dir.is_some() || way.path.first() == Some(&b'/'));
+    is_whole && read && !write && !how.to_run && !how.nameless
+}
+
+impl Core {
+    /// The server of this node through which a path is opened, if other nodes have servers, too: the same one for all clients of the node.
+    fn contact_of(&self, dir: Ino, path: &[u8]) -> Option<Target> {
+        let routes = self.routes.read().clone();
+        let is_here = |target: &&Target| target.host == self.host && !self.has_ended(&routes.map, target.index);
+        let here: Vec<&Target> = routes.targets().filter(is_here).collect();
+        if here.is_empty() || here.len() == routes.targets().count() {
+            return None;
+        }
+        let sum = path.iter().fold(dir.0, |sum, byte| sum.rotate_left(5).wrapping_mul(31) ^ u64::from(*byte));
+        here.get((sum % here.len() as u64) as usize).map(|target| (*target).clone())
+    }
+
+    /// Opens a file through a server of this node. `None`: the home is to be asked, also where there was an error, which it tells better.
+    pub(crate) async fn open_through(self: &Arc<Self>, who: &Identity, way: &Way<'_>, how: How) -> Option<Arc<File>> {
+        if !self.contacts.are_used.load(Ordering::Relaxed) || !is_plain(way, how) {
+            return None;
+        }
+        let dir = way.dir.unwrap_or(Ino::ROOT);
+        let contact = self.contact_of(dir, way.path)?;
+        if !self.contacts.state.lock().is_next(self.io.mono_ns()) {
+            return None;
+        }
+        let handle = self.new_handle();
+        let unopened = Unopened { core: self, contact: contact.index, handle: Some(handle) };
+        let request = Request::OpenThrough { dir, path: Blob(way.path.to_vec()), handle, contents: how.contents };
+        let seen = self.contents.all_seen();
+        let (place, knowing) = (Place::Server(contact.index), Knowing::Latest);
+        let question = Question { who, place, knowing, request: &request, payload: &[], life: None, planned: None };
+        let answer = self.io.timeout(ANSWER_TIME_MAX, self.ask_question(question)).await;
+        let (attr, is_shared, contents) = match answer.map(|answer| answer.map(|answer| answer.reply)) {
+            Some(Ok(Reply::OpenedThrough { attr, is_shared, contents })) => (attr, is_shared, contents),
+            Some(Err(failure)) if !failure.is_silence() => {
+                self.contacts.state.lock().note(false);
+                return None;
+            }
+            _ => {
+                self.contacts.state.lock().rest_until_ns = self.io.mono_ns() + REST.as_nanos() as u64;
+                return None;
+            }
+        };
+        unopened.forget();
+        self.inodes.learn(&attr);
+        let through = Through { contact: contact.clone(), who: who.clone() };
+        let open = Registered::through(self, Handle { ino: attr.ino, handle }, through);
+        {
+            let mut state = self.contacts.state.lock();
+            state.note(is_shared);
+            state.opens.insert(handle, Arc::downgrade(&open));
+        }
+        let contents = contents.filter(|Blob(bytes)| bytes.len() as u64 == attr.size);
+        let came = |Blob(bytes)| self.contents.came_with(&attr, bytes, &seen, self.io.mono_ns());
+        let opened = contents.map(came);
+        let file = File::opened(self, who, &attr, how.access, open, opened, false);
+        if self.contact_of(dir, way.path).is_none_or(|now| now != contact) {
+            // It may have ended before the open was noted.
+            self.leave_contacts();
+        }
+        Some(file)
+    }
+
+    /// Has an open at a server of this node ended soon.
+    pub(crate) fn close_through(self: &Arc<Self>, contact: ServerIndex, handle: u64) {
+        let mut state = self.contacts.state.lock();
+        state.opens.remove(&handle);
+        state.closes.entry(contact).or_default().push(handle);
+        if std::mem::replace(&mut state.is_timed, true) {
+            return;
+        }
+        drop(state);
+        self.spawn(|core| async move {
+            core.io.sleep(BATCH_TIME_MAX).await;
+            let closes = {
+                let mut state = core.contacts.state.lock();
+                state.is_timed = false;
+                std::mem::take(&mut state.closes)
+            };
+            for (contact, handles) in closes {
+                // What does not arrive ends with the session.
+                drop(core.ask_server(&Identity::default(), contact, &Request::CloseThrough { handles }).await);
+            }
+        });
+    }
+
+    /// Opens at their homes what was opened through servers of this node that have ended.
+    pub(crate) fn leave_contacts(self: &Arc<Self>) {
+        let opens: Vec<Arc<Registered>> = self.contacts.state.lock().opens.values().filter_map(Weak::upgrade).collect();
+        let map = self.routes.read().map.clone();
+        for open in opens {
+            let Some(Through { contact, .. }) = open.contact() else { continue };
+            let is_same = Target::of(&map, contact.index).is_some_and(|now| now.life == contact.life);
+            if !is_same || map.has_left(contact.index) || self.has_ended(&map, contact.index) {
+                self.spawn(|core| async move {
+                    // A file that is gone, or was forbidden, tells so when it is used.
+                    drop(core.open_at_home(&open).await);
+                });
+            }
+        }
+    }
+
+    /// Has the home of a file know of an open itself.
+    ///
+    /// # Errors
+    /// Those of an open.
+    pub(crate) async fn open_at_home(&self, open: &Arc<Registered>) -> Result<(), Failure> {
+        let Some(Through { who, .. }) = open.contact() else { return Ok(()) };
+        let (ino, handle) = (open.ino(), self.new_handle());
+        let request = Request::Open { ino, handle, read: true, write: false };
+        self.ask(&who, Place::Home(ino), &request).await?;
+        open.is_at_home(handle);
+        Ok(())
+    }
+}
+
+/// An open through a server that is not a file yet.
+struct Unopened<'a> {
+    core: &'a Arc<Core>,
+    contact: ServerIndex,
+    handle: Option<u64>,
+}
+
+impl Unopened<'_> {
+    fn forget(mut self) {
+        self.handle = None;
+    }
+}
+
+impl Drop for Unopened<'_> {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle {
+            self.core.close_through(self.contact, handle);
+        }
+    }
+}
+
+impl Client {
+    /// Opens files by their paths, for reading only, through servers of this node from now on where that saves others a request.
+    pub fn use_contacts(&self) {
+        self.core.contacts.are_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens a regular file below a directory for reading, for one of many that do so: where this client listens for recalls, a file that was
+    /// opened before is opened again without a request, by its name too. What it knows of paths from before `epoch` it does not use. Gives
+    /// whether the file was opened more than once lately.
+    ///
+    /// # Errors
+    /// As [`Client::open_path`]; [`Code::Unsupported`] of something else than a regular file.
+    pub async fn open_shared(
+        &self,
+        who: &Identity,
+        dir: Ino,
+        path: &[u8],
+        epoch: NamespaceEpoch,
+    ) -> Result<(Arc<File>, bool), Failure> {
+        self.core.dirs.adopt(epoch, true, &[]);
+        let access = Access { read: true, write: false };
+        let file = self.open_path_with_contents(who, Way::below(dir, path), access).await?;
+        if file.attr().kind != FileKind::File {
+            return Err(Failure::new(Code::Unsupported, "only regular files are opened for others"));
+        }
+        let is_shared = self.core.is_opened_often(file.ino());
+        Ok((file, is_shared))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_which_nobody_else_knows_are_seldom_opened_through_a_server() {
+        let mut state = State::default();
+        let went = |state: &mut State| {
+            let goes = state.is_next(5);
+            if goes {
+                state.note(false);
+            }
+            goes
+        };
+        assert_eq!((0..u64::from(ALONE_MAX)).filter(|_| went(&mut state)).count(), ALONE_MAX as usize);
+        assert_eq!((0..160).filter(|_| went(&mut state)).count(), 160 / TRIED_ONE_IN as usize);
+        state.note(true);
+        assert!(went(&mut state) && went(&mut state), "others open files, too");
+        state.rest_until_ns = 6;
+        assert!(!went(&mut state), "it does not answer");
+    }
+}

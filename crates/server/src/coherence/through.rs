@@ -1,0 +1,52 @@
+//! Files that clients of this node open through this server, by its own client of the volume (FINCHFS, "contact servers").
+
+use crate::coherence::state::through::{Through, Wanted};
+use crate::state::Server;
+use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
+use aze_proto::wire::Blob;
+use aze_proto::{Code, Failure, Ino, Reply};
+use std::sync::Arc;
+
+impl Server {
+    /// Opens a file for a client of this node, until that closes it or its session ends.
+    pub(crate) fn open_through(
+        self: &Arc<Self>,
+        work: &Work,
+        (dir, path): (Ino, &Blob),
+        handle: u64,
+        contents: bool,
+    ) -> Attempt<Output> {
+        let Some(contact) = self.config.contact.clone() else {
+            let detail = format!("{}: it opens no files for clients of its node", self.who());
+            return Err(Failure::new(Code::Unsupported, detail).into());
+        };
+        // A change of paths that neither knows yet has not been acknowledged.
+        let epoch = work.header.namespace_epoch.max(self.namespace_epoch());
+        let (who, path) = (work.identity.clone(), path.0.clone());
+        let wanted = Wanted { map: self.map(), who, dir, path, contents, epoch };
+        let (server, session) = (self.clone(), work.session);
+        then(async move {
+            let Through { attr, is_shared, contents, held } = contact.open(wanted).await?;
+            if !server.opened.keep(session, handle, held) {
+                return Err(Failure::new(Code::Replayed, "a late copy of an open that was closed"));
+            }
+            if !server.sessions.is_connected(session) {
+                // It may have ended meanwhile. If it is back it asks again.
+                server.opened.forget(session);
+            }
+            Ok(Reply::OpenedThrough { attr, is_shared, contents: contents.map(Blob) })
+        })
+    }
+
+    /// Closes files that a session has opened through this server.
+    pub(crate) fn close_through(&self, work: &Work, handles: &[u64]) -> Reply {
+        self.opened.close(work.session, handles);
+        Reply::Done
+    }
+
+    /// How many files clients have open through this server.
+    pub fn opened_through(&self) -> usize {
+        self.opened.count()
+    }
+}

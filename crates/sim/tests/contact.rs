@@ -1,0 +1,267 @@
+//! Clients of one node open files through their node's server: a file that all of them open costs its home two opens for each node. What they
+//! open is right whoever changes it, and stays open when their server ends.
+
+mod support;
+
+use aze_client::{Access, Client, File};
+use aze_proto::{Change, Code, Identity, Ino, NameHash, ServerIndex};
+use aze_sim::Cluster;
+use aze_sim::cluster::Layout;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{ROOT, create, name, with_cluster, with_layout};
+
+const READ: Access = Access { read: true, write: false };
+const SERVERS: u16 = 3;
+/// Clients of each node.
+const NEAR: usize = 16;
+
+fn layout() -> Layout {
+    Layout { contacts: true, ..Layout::of(SERVERS) }
+}
+
+/// Clients that say that they run on the node of a server.
+async fn near(cluster: &Cluster, first: usize, server: u16) -> Vec<Arc<Client>> {
+    let connected = join_all((0..NEAR).map(|index| cluster.connect_near(first + index, server))).await;
+    let clients: Vec<Arc<Client>> = connected.into_iter().map(|client| client.expect("a client connects")).collect();
+    clients.iter().for_each(|client| client.use_contacts());
+    clients
+}
+
+/// A name in a directory that is at this server.
+fn name_at(client: &Client, dir: Ino, server: u16) -> String {
+    let map = client.map();
+    let is_there = |text: &String| {
+        let shard = NameHash::of(dir, &name(text)).shard(map.shards());
+        map.server_of(shard) == Some(ServerIndex(server))
+    };
+    (0..).map(|number| format!("n{number}")).find(is_there).expect("there are many names")
+}
+
+/// Makes a file in a directory, all at server 0.
+async fn file_at_first(client: &Client, text: &[u8]) -> (Ino, String) {
+    let dir_path = format!("/{}", name_at(client, Ino::ROOT, 0));
+    let dir = client.mkdir_all(&ROOT, dir_path.as_bytes(), 0o755).await.expect("directories can be made").ino;
+    let own = name_at(client, dir, 0);
+    let made = create(client, dir, &own).await;
+    made.write(0, text).await.expect("there is room");
+    made.close().await.expect("it is written");
+    (made.ino(), format!("{dir_path}/{own}"))
+}
+
+fn count(cluster: &Cluster, server: u16, kinds: &[&str]) -> u64 {
+    let status = cluster.server(server).expect("it runs").status();
+    status.requests.iter().filter(|counter| kinds.contains(&counter.name.as_str())).map(|counter| counter.count).sum()
+}
+
+async fn open_all(clients: &[Arc<Client>], path: &str) -> Vec<Arc<File>> {
+    let opened = join_all(clients.iter().map(|client| client.open_path(&ROOT, path, READ))).await;
+    opened.into_iter().map(|file| file.expect("it can be opened")).collect()
+}
+
+async fn texts(files: &[Arc<File>]) -> Vec<String> {
+    let read = join_all(files.iter().map(|file| file.read(0, 64))).await;
+    read.into_iter().map(|text| String::from_utf8(text.expect("it can be read")).expect("text")).collect()
+}
+
+const OPENS: [&str; 4] = ["Open", "OpenName", "OpenWith", "OpenNameWith"];
+
+/// How often a file is open, as its home counts.
+async fn opens_at_home(client: &Client, ino: Ino) -> u32 {
+    let file = client.open(&ROOT, ino, READ).await.expect("it is there");
+    let opens = file.count_opens().await.expect("it is open").opens;
+    file.close().await.expect("nothing was written");
+    opens - 1
+}
+
+#[test]
+fn a_file_that_all_open_costs_its_home_two_opens_for_each_node() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (_, path) = file_at_first(&writer, b"one").await;
+        let [first, second] = [near(&cluster, 1, 1).await, near(&cluster, 1 + NEAR, 2).await];
+        let before = count(&cluster, 0, &OPENS);
+        let both = [first.as_slice(), second.as_slice()].concat();
+        let files = open_all(&both, &path).await;
+        assert_eq!(files.len(), 2 * NEAR);
+        assert_eq!(count(&cluster, 0, &OPENS) - before, 4, "two of each node, at once");
+        assert_eq!(texts(&files).await, vec!["one"; 2 * NEAR]);
+        drop(files);
+        // One after the other.
+        for client in &first {
+            drop(open_all(&[client.clone()], &path).await);
+        }
+        assert_eq!(count(&cluster, 0, &OPENS) - before, 4);
+        assert!(count(&cluster, 0, &["Lookup"]) <= 4, "directories are looked up once for a node");
+    });
+}
+
+/// Files are written under another name and renamed, so that they have another server than their names.
+#[test]
+fn a_file_that_was_renamed_and_its_contents_are_asked_for_twice_for_each_node() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (_, first_path) = file_at_first(&writer, b"one").await;
+        let dir_path = &first_path[..first_path.rfind('/').expect("a path")];
+        let dir = writer.resolve(&ROOT, dir_path, true).await.expect("it is there").ino;
+        let path = format!("{dir_path}/{}", name_at(&writer, dir, 2));
+        writer.rename_path(&ROOT, &first_path, &path, false).await.expect("it is there");
+        let clients = near(&cluster, 1, 1).await;
+        let asked = |kinds: &[&str]| (0..SERVERS).map(|server| count(&cluster, server, kinds)).sum::<u64>();
+        let before = (asked(&["OpenNameWith"]), asked(&["OpenWith"]), asked(&["Read"]));
+        let opening = clients.iter().map(|client| client.open_path_with_contents(&ROOT, &path, READ));
+        for file in join_all(opening).await {
+            let mut text = [0; 64];
+            let file = file.expect("it can be opened");
+            let count = file.read_as_opened(0, &mut text).await.expect("it can be read");
+            assert_eq!(&text[..count], b"one");
+        }
+        let after = (asked(&["OpenNameWith"]), asked(&["OpenWith"]), asked(&["Read"]));
+        assert_eq!((after.0 - before.0, after.1 - before.1, after.2 - before.2), (2, 2, 0));
+        // The name comes to lead to another file: only its own server knows that.
+        for client in &clients {
+            client.open_path(&ROOT, &path, READ).await.expect("it can be opened");
+        }
+        writer.rename_path(&ROOT, &path, &first_path, false).await.expect("it is there");
+        for client in &clients {
+            let gone = client.open_path(&ROOT, &path, READ).await.map(|file| file.ino());
+            assert_eq!(gone.map_err(|failure| failure.code), Err(Code::NotFound));
+        }
+    });
+}
+
+#[test]
+fn servers_that_open_nothing_for_others_are_no_hindrance() {
+    with_cluster(SERVERS, |cluster, writer| async move {
+        let (_, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        assert_eq!(texts(&open_all(&clients, &path).await).await, vec!["one"; NEAR]);
+    });
+}
+
+#[test]
+fn what_others_have_changed_is_opened_as_it_is_now() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (ino, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        for _ in 0..3 {
+            assert_eq!(texts(&open_all(&clients, &path).await).await, vec!["one"; NEAR]);
+        }
+        let file = writer.open(&ROOT, ino, Access { read: false, write: true }).await.expect("it is there");
+        file.write(0, b"longer").await.expect("there is room");
+        file.close().await.expect("it is written");
+        let files = open_all(&clients, &path).await;
+        assert_eq!(files.iter().map(|file| file.attr().size).collect::<Vec<_>>(), [6; NEAR]);
+        assert_eq!(texts(&files).await, vec!["longer"; NEAR]);
+        // Another file comes to have the name.
+        writer.rename_path(&ROOT, &path, "/away", false).await.expect("it is there");
+        assert!(clients[0].open_path(&ROOT, &path, READ).await.is_err_and(|failure| failure.code == Code::NotFound));
+        let (other, _) = file_at_first(&writer, b"other").await;
+        let files = open_all(&clients, &path).await;
+        assert_eq!(files.iter().map(|file| file.ino()).collect::<Vec<_>>(), [other; NEAR]);
+        // The directory comes to have another name, and another directory its name.
+        for _ in 0..2 {
+            drop(open_all(&clients, &path).await);
+        }
+        let dir = path[..path.rfind('/').expect("a path")].to_owned();
+        writer.rename_path(&ROOT, &dir, "/old", false).await.expect("it is there");
+        let gone = join_all(clients.iter().map(|client| client.open_path(&ROOT, &path, READ))).await;
+        assert_eq!(gone.len(), NEAR);
+        assert!(gone.into_iter().all(|file| file.is_err_and(|failure| failure.code == Code::NotFound)));
+        let (new, path) = file_at_first(&writer, b"new").await;
+        let files = open_all(&clients, &path).await;
+        assert_eq!(files.iter().map(|file| file.ino()).collect::<Vec<_>>(), [new; NEAR]);
+    });
+}
+
+#[test]
+fn who_may_not_search_the_directory_any_more_opens_nothing() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (_, path) = file_at_first(&writer, b"one").await;
+        let user = Identity { uid: 7, gid: 7, groups: Vec::new() };
+        let clients = near(&cluster, 1, 1).await;
+        for client in &clients {
+            client.open_path(&user, &path, READ).await.expect("all may read it");
+        }
+        let dir = writer.resolve(&ROOT, &path[..path.rfind('/').expect("a path")], true).await.expect("it is there");
+        let change = Change { mode: Some(0o700), ..Change::default() };
+        writer.setattr(&ROOT, dir.ino, &change).await.expect("root may");
+        for client in &clients {
+            let refused = client.open_path(&user, &path, READ).await.map(|file| file.ino());
+            assert_eq!(refused.map_err(|failure| failure.code), Err(Code::AccessDenied));
+        }
+        assert_eq!(texts(&open_all(&clients, &path).await).await, vec!["one"; NEAR], "root may");
+    });
+}
+
+#[test]
+fn a_file_that_is_open_through_a_server_lasts_without_a_name_until_all_have_closed_it() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (ino, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        let watching = writer.open(&ROOT, ino, READ).await.expect("it is there");
+        let mut files = open_all(&clients, &path).await;
+        writer.unlink_path(&ROOT, &path).await.expect("it is there");
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert_eq!(texts(&files).await, vec!["one"; NEAR]);
+        let server = cluster.server(1).expect("it runs");
+        assert_eq!(server.opened_through(), NEAR);
+        files.truncate(1);
+        cluster.sim.sleep(Duration::from_secs(5)).await;
+        assert_eq!(server.opened_through(), 1);
+        assert!(watching.count_opens().await.expect("it is open").opens > 1);
+        drop(files);
+        cluster.sim.sleep(Duration::from_secs(5)).await;
+        assert_eq!(server.opened_through(), 0);
+        assert_eq!(watching.count_opens().await.expect("it is open").opens, 1, "that of the one who looks");
+    });
+}
+
+#[test]
+fn what_a_dead_client_had_open_is_closed() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (ino, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        let files = open_all(&clients, &path).await;
+        let server = cluster.server(1).expect("it runs");
+        assert_eq!(server.opened_through(), NEAR);
+        (1..=NEAR).for_each(|index| cluster.kill_client(index));
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert_eq!(server.opened_through(), 0);
+        assert_eq!(opens_at_home(&writer, ino).await, 0);
+        drop(files);
+    });
+}
+
+#[test]
+fn what_is_open_through_a_server_that_ends_is_opened_at_its_home() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (ino, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        let files = open_all(&clients, &path).await;
+        cluster.kill_server(1, false);
+        cluster.sim.sleep(Duration::from_secs(5)).await;
+        assert!(opens_at_home(&writer, ino).await >= NEAR as u32);
+        writer.unlink_path(&ROOT, &path).await.expect("it is there");
+        cluster.sim.sleep(Duration::from_secs(30)).await;
+        assert_eq!(texts(&files).await, vec!["one"; NEAR]);
+        // New opens go to the home.
+        let (_, path) = file_at_first(&writer, b"two").await;
+        assert_eq!(texts(&open_all(&clients, &path).await).await, vec!["two"; NEAR]);
+    });
+}
+
+#[test]
+fn files_that_nobody_else_opens_are_opened_at_their_homes() {
+    with_layout(layout(), |cluster, writer| async move {
+        let dir = writer.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("directories can be made").ino;
+        for number in 0..200 {
+            create(&writer, dir, &format!("own{number}")).await.close().await.expect("it is made");
+        }
+        let client = near(&cluster, 1, 1).await.swap_remove(0);
+        for number in 0..200 {
+            client.open_path(&ROOT, &format!("/dir/own{number}"), READ).await.expect("it is there");
+        }
+        let through = count(&cluster, 1, &["OpenThrough"]);
+        assert_eq!(through, 8 + (200 - 8) / 16);
+    });
+}
