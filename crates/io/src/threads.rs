@@ -87,22 +87,18 @@ impl<T> Sender<T> {
     /// Waits until there is room, and puts an item in; gives it back if all receivers are gone.
     pub fn send(&self, item: T) -> Result<(), T> {
         let Some(sender) = &self.0 else { return Err(item) };
+        let Some(here) = here() else { return sender.send(item).map_err(|error| error.0) };
         let mut item = Some(item);
-        if let Some(here) = here() {
-            let sent = here.wait_until(|| match sender.try_send(item.take()?) {
-                Ok(()) => Some(Ok(())),
-                Err(TrySendError::Disconnected(back)) => Some(Err(back)),
-                Err(TrySendError::Full(back)) => {
-                    item = Some(back);
-                    None
-                }
-            });
-            if let Some(sent) = sent {
-                here.tell();
-                return sent;
+        let sent = here.wait_until(|| match sender.try_send(item.take()?) {
+            Ok(()) => Some(Ok(())),
+            Err(TrySendError::Disconnected(back)) => Some(Err(back)),
+            Err(TrySendError::Full(back)) => {
+                item = Some(back);
+                None
             }
-        }
-        item.map_or(Ok(()), |item| sender.send(item).map_err(|error| error.0))
+        });
+        here.tell();
+        sent
     }
 }
 
@@ -140,7 +136,7 @@ impl<T> Receiver<T> {
             Err(TryRecvError::Empty) => None,
         });
         here.tell();
-        received.unwrap_or_else(|| lock().recv().ok())
+        received
     }
 }
 
@@ -356,6 +352,66 @@ mod tests {
             assert!(before.len() < 20 && notes.last() == Some(&100), "{notes:?}");
             assert_eq!(noted(seed, Some(Duration::from_millis(7))).2, hash);
         }
+    }
+
+    /// The order in which threads of a killed process note that they run out. The first one takes what the last one sends, and `main`, which
+    /// notes 5, joins all.
+    fn order_of_ends() -> Vec<u32> {
+        let sim = Sim::new(1, Faults::default());
+        let notes = Arc::new(Watched::new(Vec::new()));
+        let shared = notes.clone();
+        let process = Process::start(&sim, "n", move || {
+            // Another one would come in between, if it ran.
+            let note = move |number| {
+                for _ in 0..50 {
+                    shared.lock().push(number);
+                    std::thread::yield_now();
+                }
+            };
+            let (sender, receiver) = queue(1);
+            let take = move || while receiver.recv().is_some() {};
+            let send = move || (0..3).for_each(|item| sender.send(item).expect("there is a receiver"));
+            let works: [Box<dyn FnOnce() + Send>; 4] =
+                [Box::new(take), Box::new(|| {}), Box::new(|| {}), Box::new(send)];
+            let starts = |(number, work): (u32, Box<dyn FnOnce() + Send>)| {
+                let note = note.clone();
+                let life = move || {
+                    assert!(number == 1 || !sleep(Duration::from_secs(3600)), "it is killed first");
+                    work();
+                    note(number);
+                };
+                start("ends", life).expect("room for a thread")
+            };
+            let threads: Vec<Thread> = (1..).zip(works).map(starts).collect();
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+            note(5);
+        });
+        sim.block_on(sim.sleep(Duration::from_secs(1)));
+        process.kill();
+        let mut order = std::mem::take(&mut *notes.lock());
+        order.dedup();
+        order
+    }
+
+    #[test]
+    fn threads_of_a_killed_process_run_out_one_at_a_time_and_may_wait_for_each_other() {
+        for _ in 0..20 {
+            assert_eq!(order_of_ends(), [2, 3, 4, 1, 5]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "threads of a killed process wait for each other")]
+    fn threads_of_a_killed_process_that_wait_for_each_other_for_ever_are_told_of() {
+        let sim = Sim::new(1, Faults::default());
+        let process = Process::start(&sim, "n", || {
+            let (sender, receiver) = queue::<()>(1);
+            let thread = start("takes", move || while receiver.recv().is_some() {}).expect("room for a thread");
+            thread.join().expect("no panic");
+            drop(sender);
+        });
+        sim.block_on(sim.sleep(Duration::from_secs(1)));
+        process.kill();
     }
 
     /// A process counts up every millisecond, and is stopped between two moments; its end.

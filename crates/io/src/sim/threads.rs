@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+/// If threads of a killed process have not all ended when each had its turn so often, they wait for each other.
+const LAST_TURNS_MAX: u32 = 10_000;
+
 /// A thread that has the baton for longer waits for something that is not simulated: the run ends, and says so.
 const BATON_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -123,24 +126,20 @@ impl Process {
         stopped.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends it: its threads run out, and all that they wait for or call is without effect. Returns when they are gone. What they do
-    /// meanwhile by other means than this world is for the caller to undo.
+    /// Ends it: its threads run out, one at a time and always in the same order. All that they wait for or call is without effect, but what
+    /// they do for each other. Returns when they are gone. What they do meanwhile by other means than this world is for the caller to undo.
     ///
     /// # Panics
-    /// When called by one of its threads.
+    /// When called by one of its threads, or if its threads wait for each other for ever.
     pub fn kill(&self) {
+        if std::thread::panicking() {
+            // The run is over: its threads stay where they are, since one of them may be what it has failed by.
+            return;
+        }
         self.shared.is_dead.store(true, Ordering::SeqCst);
         self.go_on();
-        let (mut turns, mut count) = (Vec::new(), 0);
-        // A thread that is about to end may start others, which find at once that they are dead.
-        while {
-            turns.clone_from(&self.shared.turns.lock());
-            turns.len() > count
-        } {
-            turns.iter().for_each(|turn| turn.look_again());
-            turns[count..].iter().for_each(|turn| turn.wait_for_end());
-            count = turns.len();
-        }
+        let is_over = (0..LAST_TURNS_MAX).any(|_| self.shared.give_all_a_turn());
+        assert!(is_over, "threads of a killed process wait for each other");
         if let Some(main) = self.main.lock().take() {
             // Its panic was told.
             let _ = main.join();
@@ -154,9 +153,26 @@ impl Drop for Process {
     }
 }
 
+impl Shared {
+    /// Lets each thread run until it waits, in the order in which they were started; whether all have ended.
+    fn give_all_a_turn(&self) -> bool {
+        let (mut at, mut is_over) = (0, true);
+        // A thread may start others.
+        while let Some(turn) = self.turn(at) {
+            is_over &= turn.give(Waker::noop());
+            at += 1;
+        }
+        is_over
+    }
+
+    fn turn(&self, at: usize) -> Option<Arc<Turn>> {
+        self.turns.lock().get(at).cloned()
+    }
+}
+
 impl Turn {
-    /// Lets the thread run until it waits.
-    fn give(&self, waker: &Waker) -> Poll<()> {
+    /// Lets the thread run until it waits; whether it has ended.
+    fn give(&self, waker: &Waker) -> bool {
         let mut baton = self.baton.lock();
         if let Baton::World = *baton {
             *baton = Baton::Thread(waker.clone());
@@ -172,29 +188,20 @@ impl Turn {
             baton = self.changed.wait_for(baton, BATON_TIME_MAX);
             waited += before.elapsed();
         }
-        match &mut *baton {
-            Baton::Ended(panic) => match panic.take() {
-                Some(panic) => {
-                    drop(baton);
-                    resume_unwind(panic)
-                }
-                None => Poll::Ready(()),
-            },
-            _ => Poll::Pending,
+        matches!(*baton, Baton::Ended(_))
+    }
+
+    /// The panic by which the thread has ended, once.
+    fn panic(&self) -> Option<Box<dyn Any + Send>> {
+        match &mut *self.baton.lock() {
+            Baton::Ended(panic) => panic.take(),
+            _ => None,
         }
     }
 
-    /// Has its thread look whether it is dead.
-    fn look_again(&self) {
-        let _baton = self.baton.lock();
+    fn change(&self, baton: Baton) {
+        *self.baton.lock() = baton;
         self.changed.notify_all();
-    }
-
-    fn wait_for_end(&self) {
-        let mut baton = self.baton.lock();
-        while !matches!(*baton, Baton::Ended(_)) {
-            baton = self.changed.wait(baton);
-        }
     }
 }
 
@@ -209,9 +216,13 @@ impl Place {
                     process.stopped.lock().push(context.waker().clone());
                     Poll::Pending
                 }
-                None => given.give(context.waker()),
+                None if given.give(context.waker()) => Poll::Ready(()),
+                None => Poll::Pending,
             })
             .await;
+            if let Some(panic) = given.panic() {
+                resume_unwind(panic);
+            }
             if let Some(done) = done {
                 // Nobody may wait for it.
                 let _ = done.send(());
@@ -233,8 +244,7 @@ impl Place {
         HERE.set(None);
         let has_panicked = panic.is_some();
         self.tell();
-        *self.turn.baton.lock() = Baton::Ended(panic);
-        self.turn.changed.notify_all();
+        self.turn.change(Baton::Ended(panic));
         if has_panicked {
             // The world tells the story; whoever joins this thread is to know that it did not end well.
             std::panic::panic_any("a thread of a simulated process has panicked");
@@ -249,39 +259,43 @@ impl Place {
         self.shared.is_dead.load(Ordering::SeqCst)
     }
 
-    /// Waits until this thread may run. The waker is that of its task; `None` if the process was killed.
-    fn wait_for_baton(&self) -> Option<Waker> {
+    /// Waits until this thread may run. The waker is that of its task.
+    fn wait_for_baton(&self) -> Waker {
         let mut baton = self.turn.baton.lock();
         loop {
-            if self.is_dead() {
-                return None;
-            }
             if let Baton::Thread(waker) = &*baton {
-                return Some(waker.clone());
+                return waker.clone();
             }
             baton = self.turn.changed.wait(baton);
         }
     }
 
-    /// Runs a future to its end; `None` if the process was killed.
-    pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
+    /// Runs a future to its end; `None` if it is not to go on any more when the thread has the baton.
+    fn run<F: Future>(&self, future: F, goes_on: impl Fn() -> bool) -> Option<F::Output> {
         let mut future = pin!(future);
         loop {
-            let waker = self.wait_for_baton()?;
+            let waker = self.wait_for_baton();
+            if !goes_on() {
+                return None;
+            }
             if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return Some(value);
             }
-            *self.turn.baton.lock() = Baton::World;
-            self.turn.changed.notify_all();
+            self.turn.change(Baton::World);
         }
     }
 
-    /// Waits until `look` finds something; `None` if the process was killed.
-    pub(crate) fn wait_until<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
-        self.block_on(self.found(look))
+    /// Runs a future to its end; `None` if the process was killed.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
+        self.run(future, || !self.is_dead())
     }
 
-    /// The same for `limit` at most: an error if nothing is found in that time.
+    /// Waits until `look` finds something that another thread of the process does: those of a killed one do it, too, as they run out.
+    pub(crate) fn wait_until<T>(&self, look: impl FnMut() -> Option<T>) -> T {
+        self.run(self.found(look), || true).expect("it always goes on")
+    }
+
+    /// The same for `limit` at most: an error if nothing is found in that time, `None` if the process was killed.
     pub(crate) fn wait_until_or<T>(&self, limit: Duration, look: impl FnMut() -> Option<T>) -> Option<Result<T, ()>> {
         let (found, late) = (pin!(self.found(look)), pin!(self.shared.io.sleep(limit)));
         Some(match self.block_on(select(found, late))? {
