@@ -20,7 +20,6 @@ use crate::plan::{Mix, Plan, slow_payloads};
 use crate::work::Board;
 use aze_io::sim::{DiskFault, Faults, Sim, SimRng};
 use aze_io::sync::Mutex;
-use aze_proto::Ino;
 use aze_proto::message::Durability;
 use aze_server::sabotage::Switches;
 use book::Book;
@@ -293,20 +292,8 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
         }
         for task in 0..plan.tasks {
             let worker = Worker {
-                life,
-                task,
-                rng: cluster.sim.rng(&format!("task {task} of life {life}")),
-                client: client.clone(),
-                book: book.clone(),
-                board: board.clone(),
                 acknowledged_lasts: !plan.power_cut || ends_cleanly,
-                closes_sync: plan.durability == Durability::Close,
-                exchanges: plan.exchanges,
-                trouble: plan.trouble.clone(),
-                dirs: vec![Ino::ROOT],
-                next: 0,
-                concerned: Vec::new(),
-                again: None,
+                ..Worker::new(plan, cluster, (life, task), &client, &book, board)
             };
             ends.push(cluster.on_client(0, worker.work()));
         }

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "a part of what tests share")]
 mod support;
 
-use aze_client::{Access, CheckOptions, Client, Locked, NewFile};
+use aze_client::{Access, CheckOptions, Client, File, Locked, NewFile};
 use aze_io::sim::{Faults, Link};
 use aze_io::sync::Mutex;
 use aze_proto::fields::{Create, Prepare};
@@ -458,17 +458,33 @@ fn a_commit_after_an_abort_is_noticed() {
     with_and_without(Sabotage::CommitAfterAbort, late_commit);
 }
 
+/// A lock that one client had at a server, which has died since and is back, and its file as two clients have it open.
+struct LostLock {
+    lock: LockSpec,
+    two: Arc<Client>,
+    mine: Arc<File>,
+    theirs: Arc<File>,
+    home: ServerIndex,
+}
+
+impl LostLock {
+    async fn of(cluster: &Arc<Cluster>, one: &Client) -> LostLock {
+        let lock =
+            LockSpec { space: LockSpace::Whole, owner: 1, pid: 7, start: 0, end: u64::MAX, mode: LockMode::Exclusive };
+        let two = cluster.connect(1).await.expect("a second client connects");
+        let mine = create(one, Ino::ROOT, "f").await;
+        let theirs = two.open(&ROOT, mine.ino(), Access { read: true, write: true }).await.expect("an open");
+        assert_eq!(mine.try_lock(&lock).await, Ok(Locked::Granted));
+        let home = cluster.server(0).expect("it runs").map().home_of(mine.ino()).expect("a server");
+        cluster.kill_server(home.0, false);
+        cluster.bring_back(home.0).await.expect("it comes back");
+        LostLock { lock, two, mine, theirs, home }
+    }
+}
+
 /// One client has a lock at a server that dies; another one gets it when the server is back; the first one writes.
 async fn lost_lock(cluster: Arc<Cluster>, one: Arc<Client>) -> Vec<String> {
-    let lock =
-        LockSpec { space: LockSpace::Whole, owner: 1, pid: 7, start: 0, end: u64::MAX, mode: LockMode::Exclusive };
-    let two = cluster.connect(1).await.expect("a second client connects");
-    let mine = create(&one, Ino::ROOT, "f").await;
-    let theirs = two.open(&ROOT, mine.ino(), Access { read: true, write: true }).await.expect("an open");
-    assert_eq!(mine.try_lock(&lock).await, Ok(Locked::Granted));
-    let home = cluster.server(0).expect("it runs").map().home_of(mine.ino()).expect("a server");
-    cluster.kill_server(home.0, false);
-    cluster.bring_back(home.0).await.expect("it comes back");
+    let LostLock { lock, two: _two, mine, theirs, .. } = LostLock::of(&cluster, &one).await;
     let mut wrong = Vec::new();
     if theirs.try_lock(&lock).await != Ok(Locked::Granted) {
         wrong.push("the lock is not free".into());
@@ -512,15 +528,7 @@ fn others_than(home: ServerIndex) -> (ServerIndex, ServerIndex) {
 /// A lock is lost with its server, which comes back and gives the slot away before the one that had the lock hears of it; one that is taken
 /// afterwards goes with the slot, to a server that never stopped and back.
 async fn lock_of_a_moved_slot(cluster: Arc<Cluster>, one: Arc<Client>) -> Vec<String> {
-    let lock =
-        LockSpec { space: LockSpace::Whole, owner: 1, pid: 7, start: 0, end: u64::MAX, mode: LockMode::Exclusive };
-    let two = cluster.connect(1).await.expect("a second client connects");
-    let mine = create(&one, Ino::ROOT, "f").await;
-    let theirs = two.open(&ROOT, mine.ino(), Access { read: true, write: true }).await.expect("an open");
-    assert_eq!(mine.try_lock(&lock).await, Ok(Locked::Granted));
-    let home = cluster.server(0).expect("it runs").map().home_of(mine.ino()).expect("a server");
-    cluster.kill_server(home.0, false);
-    cluster.bring_back(home.0).await.expect("it comes back");
+    let LostLock { lock, two: _two, mine, theirs, home } = LostLock::of(&cluster, &one).await;
     let (to, _) = others_than(home);
     move_home(&cluster, mine.ino(), to).await.expect("a slot moves after a comeback");
     let mut wrong = Vec::new();

@@ -161,11 +161,7 @@ fn of_two_halves_one_starts() {
 
 /// Names of a server that is left out are in a directory of another one. Gives what happens to it.
 fn a_directory_is_removed(switches: Switches) -> Result<(), String> {
-    let sim = Sim::new(1, Faults::default());
-    let cluster = Cluster::new(sim.clone(), layout(switches));
-    let outcome = sim.block_on(async {
-        cluster.start().await.expect("a quiet cluster starts");
-        let client = cluster.connect(0).await.expect("all run");
+    with_layout(layout(switches), |cluster, client| async move {
         let (name, dir) = dir_at(&client, 1).await;
         let (file, _) = file_at(&client, dir, AWAY, 0).await;
         client.sync(&ROOT).await.expect("all run");
@@ -174,9 +170,7 @@ fn a_directory_is_removed(switches: Switches) -> Result<(), String> {
         let client = again_with(&cluster, &[]).await.expect("all are there");
         is_whole(&client, dir, &file, &file).await.map_err(|failure| format!("rmdir: {removed:?}; then {failure}"))?;
         removed.err().map(drop).ok_or_else(|| "the directory had a name".into())
-    });
-    cluster.end();
-    outcome
+    })
 }
 
 #[test]
@@ -187,11 +181,7 @@ fn a_directory_in_which_a_server_that_is_away_has_names_is_not_removed() {
 
 /// A file has two names, one at a server that is left out; the other one is removed.
 fn a_name_is_removed(switches: Switches) -> Result<(), String> {
-    let sim = Sim::new(1, Faults::default());
-    let cluster = Cluster::new(sim.clone(), layout(switches));
-    let outcome = sim.block_on(async {
-        cluster.start().await.expect("a quiet cluster starts");
-        let client = cluster.connect(0).await.expect("all run");
+    with_layout(layout(switches), |cluster, client| async move {
         let (_, dir) = dir_at(&client, 1).await;
         let mut number = 0;
         let (first, ino) = loop {
@@ -213,9 +203,7 @@ fn a_name_is_removed(switches: Switches) -> Result<(), String> {
         cluster.start_without(&[]).await.expect("all are there");
         let client = cluster.connect(1).await.expect("all run");
         is_whole(&client, dir, &second, &first).await.map_err(|failure| format!("the other name: {failure}"))
-    });
-    cluster.end();
-    outcome
+    })
 }
 
 #[test]
@@ -228,11 +216,7 @@ fn names_of_a_server_that_is_away_count() {
 fn a_rename_is_cut_off(switches: Switches) -> Result<usize, String> {
     let mut held = 0;
     for moment in 0..MOMENTS {
-        let sim = Sim::new(1, Faults::default());
-        let cluster = Cluster::new(sim.clone(), layout(switches));
-        let outcome = sim.block_on(async {
-            cluster.start().await.expect("a quiet cluster starts");
-            let client = cluster.connect(0).await.expect("all run");
+        let outcome = with_layout(layout(switches), |cluster, client| async move {
             let (_, dir) = dir_at(&client, 1).await;
             let (old, _) = file_at(&client, dir, 1, 0).await;
             let new = name_at(&client, dir, AWAY, 0);
@@ -263,7 +247,6 @@ fn a_rename_is_cut_off(switches: Switches) -> Result<usize, String> {
                 _ => Err(format!("moment {moment}: the file has the names {found:?}")),
             }
         });
-        cluster.end();
         held += usize::from(outcome?);
     }
     Ok(held)
@@ -278,11 +261,7 @@ fn a_rename_that_a_server_may_have_done_which_is_away_stays_in_doubt() {
 
 /// What moving a directory says while a server is left out.
 fn a_directory_moves(switches: Switches) -> Result<(), Failure> {
-    let sim = Sim::new(1, Faults::default());
-    let cluster = Cluster::new(sim.clone(), layout(switches));
-    let moved = sim.block_on(async {
-        cluster.start().await.expect("a quiet cluster starts");
-        let client = cluster.connect(0).await.expect("all run");
+    with_layout(layout(switches), |cluster, client| async move {
         let (name, _) = dir_at(&client, 1).await;
         let (_, other) = dir_at(&client, 3).await;
         let to = name_at(&client, other, 3, 0);
@@ -291,9 +270,7 @@ fn a_directory_moves(switches: Switches) -> Result<(), Failure> {
         let again = name_at(&client, Ino::ROOT, 1, 70);
         client.rename(&ROOT, Ino::ROOT, &name, Ino::ROOT, &again, false).await.expect("it stays where it is");
         client.rename(&ROOT, Ino::ROOT, &again, other, &to, false).await
-    });
-    cluster.end();
-    moved
+    })
 }
 
 #[test]

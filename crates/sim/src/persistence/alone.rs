@@ -10,8 +10,6 @@ use crate::cluster::Cluster;
 use crate::work::{Board, ROOT};
 use aze_io::sync::Mutex;
 use aze_proto::Failure;
-use aze_proto::Ino;
-use aze_proto::message::Durability;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,20 +34,9 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
         let ends: Vec<_> = (0..plan.tasks)
             .map(|task| {
                 let worker = Worker {
-                    life,
-                    task,
-                    rng: cluster.sim.rng(&format!("task {task} of life {life}")),
-                    client: client.clone(),
-                    book: book.clone(),
-                    board: board.clone(),
                     acknowledged_lasts: true,
-                    closes_sync: plan.durability == Durability::Close,
-                    exchanges: plan.exchanges,
-                    trouble: plan.trouble.clone(),
-                    dirs: vec![Ino::ROOT],
-                    next: 0,
-                    concerned: Vec::new(),
                     again: Some(progress.clone()),
+                    ..Worker::new(plan, cluster, (life, task), &client, &book, board)
                 };
                 cluster.on_client(0, worker.work())
             })

@@ -1,13 +1,14 @@
 //! A task that works on a persistent volume, one operation after another, and enters each in the book.
 
 use super::book::{Book, Known};
-use super::{CHUNKS_MAX, Trouble, WRITE_BYTES_MAX, again};
+use super::{CHUNKS_MAX, PersistentPlan, Trouble, WRITE_BYTES_MAX, again};
 use crate::bytes::data_of;
-use crate::cluster::CHUNK_BITS;
+use crate::cluster::{CHUNK_BITS, Cluster};
 use crate::work::{Board, ROOT};
 use aze_client::{Access, Client, File, NewFile};
 use aze_io::sim::SimRng;
 use aze_io::sync::Mutex;
+use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
 use std::sync::Arc;
 
@@ -33,6 +34,33 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// One that has done nothing yet, in a cluster that is quiet. What it was acknowledged lasts if the plan has no power cut.
+    pub(super) fn new(
+        plan: &PersistentPlan,
+        cluster: &Cluster,
+        (life, task): (usize, usize),
+        client: &Arc<Client>,
+        book: &Arc<Mutex<Book>>,
+        board: &Arc<Board>,
+    ) -> Worker {
+        Worker {
+            life,
+            task,
+            rng: cluster.sim.rng(&format!("task {task} of life {life}")),
+            client: client.clone(),
+            book: book.clone(),
+            board: board.clone(),
+            acknowledged_lasts: !plan.power_cut,
+            closes_sync: plan.durability == Durability::Close,
+            exchanges: plan.exchanges,
+            trouble: plan.trouble.clone(),
+            dirs: vec![Ino::ROOT],
+            next: 0,
+            concerned: Vec::new(),
+            again: None,
+        }
+    }
+
     fn fresh(&mut self) -> Name {
         self.next += 1;
         let text = format!("l{}t{}n{}", self.life, self.task, self.next);

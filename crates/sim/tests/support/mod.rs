@@ -15,16 +15,17 @@ pub fn with_cluster<F: Future<Output = ()>>(servers: u16, test: impl FnOnce(Arc<
     with_layout(Layout::of(servers), test);
 }
 
-/// The same of any layout.
-pub fn with_layout<F: Future<Output = ()>>(layout: Layout, test: impl FnOnce(Arc<Cluster>, Arc<Client>) -> F) {
+/// The same of any layout. Gives what `test` gives.
+pub fn with_layout<F: Future>(layout: Layout, test: impl FnOnce(Arc<Cluster>, Arc<Client>) -> F) -> F::Output {
     let sim = Sim::new(1, Faults::default());
     let cluster = Cluster::new(sim.clone(), layout);
-    sim.block_on(async {
+    let outcome = sim.block_on(async {
         cluster.start().await.expect("a quiet cluster starts");
         let client = cluster.connect(0).await.expect("a client of a quiet cluster connects");
-        test(cluster.clone(), client).await;
+        test(cluster.clone(), client).await
     });
     cluster.end();
+    outcome
 }
 
 /// A name.
