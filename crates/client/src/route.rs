@@ -13,7 +13,7 @@ use aze_proto::{
     Code, Failure, Generation, Identity, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request,
     ServerIndex, ShardId, ShardMap,
 };
-use aze_rpc::{Answer, Ask, Target};
+use aze_rpc::{Answer, Ask, Located, Target};
 use futures_util::StreamExt;
 use futures_util::future::select_ok;
 use futures_util::stream::FuturesUnordered;
@@ -271,11 +271,9 @@ impl Core {
     /// way at one that has left go on at the servers that have its shards now; what waits for one that has ended fails.
     pub(crate) fn follow_servers(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
-        self.caller.on_left(Box::new(move |shard| {
-            let core = this.upgrade()?;
-            let routes = core.routes.read().clone();
-            let since = routes.map.shard_since(shard);
-            routes.locate(Place::Shard(shard)).ok().map(|(_, server)| (server.target.clone(), since))
+        self.caller.locates(Box::new(move |shard, from, epoch| {
+            let core = this.upgrade();
+            Box::pin(async move { core?.locate_by(shard, &from, epoch).await })
         }));
         let this = Arc::downgrade(self);
         self.caller.on_unreachable(Box::new(move |target| {
@@ -283,6 +281,20 @@ impl Core {
             let target = target.clone();
             core.spawn(move |core| async move { core.look_who_is_gone(target).await });
         }));
+    }
+
+    /// The server that has a shard, by a map that is as new as that of a server which has refused the one known here, if anybody has it.
+    async fn locate_by(&self, shard: ShardId, from: &Target, epoch: MapEpoch) -> Option<Located> {
+        let mut routes = self.routes.read().clone();
+        if routes.map.epoch < epoch {
+            let asked = [from].into_iter().chain(self.others(&routes, from.index));
+            let asked: Vec<_> = asked.map(|server| Box::pin(self.fetch_map(&routes, server))).collect();
+            let _ = select_ok(asked).await;
+            routes = self.routes.read().clone();
+        }
+        let (_, server) = routes.locate(Place::Shard(shard)).ok()?;
+        let (since, epoch) = (routes.map.shard_since(shard), routes.map.epoch);
+        Some(Located { server: server.target.clone(), since, epoch })
     }
 
     /// Asks others, who live if they answer, about one that cannot be connected to. Nothing is concluded without an answer: it may be that

@@ -3,8 +3,8 @@
 //! It alone knows which requests are sent again, under which number, and the error when no answer comes.
 
 use crate::Target;
-use crate::calls::News;
-use crate::link::{Channel, Core, NowAt, OnEnd, OnFar, OnLinksChanged, SeenElsewhere};
+use crate::calls::{Call, News};
+use crate::link::{Channel, Core, Locate, Located, OnEnd, OnFar, OnLinksChanged, SeenElsewhere};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::defects::vitally;
 use aze_io::logical::LogicalClock;
@@ -155,10 +155,10 @@ impl Caller {
         let _ = self.core.on_unreachable.set(tell);
     }
 
-    /// Says, from now on, which server has a shard now, for requests to one that has left the volume. The first call
-    /// counts.
-    pub fn on_left(&self, now_at: Box<NowAt>) {
-        let _ = self.core.now_at.set(now_at);
+    /// Asks `locate`, from now on, which server has a shard, for changes that another one may have done before it gave the shard
+    /// away. The first call counts.
+    pub fn locates(&self, locate: Box<Locate>) {
+        let _ = self.core.locate.set(locate);
     }
 
     /// Has `tell` called whenever a connection stands from now on or has ended, before calls over it fail. The first call counts.
@@ -178,8 +178,9 @@ impl Caller {
         self.core.leave(index, &Failure::refused(Refusal::MapStale { epoch }));
     }
 
-    /// The process of a server has ended, in the life that `target` names. Requests to it fail with `why`. Changes that were sent
-    /// have an unknown outcome then; with `sent_wait` they go on waiting instead, since its next life knows how they ended.
+    /// The process of a server has ended, in the life that `target` names. Changes in shards that it had given to others go on there, as
+    /// when it has left. Other requests to it fail with `why`. Changes that were sent have an unknown outcome then; with `sent_wait` they go
+    /// on waiting instead, since its next life knows how they ended, or who has their shard.
     pub fn ended(&self, target: &Target, why: &str, sent_wait: bool) {
         self.core.ended(target, why, sent_wait);
     }
@@ -282,39 +283,31 @@ impl Caller {
                 News::Answer(Err(failure)) if failure.refusal == Some(Refusal::Starting) => {
                     return Err(Failure::new(Code::Busy, failure.detail).during(ask.request.name()));
                 }
-                News::Answer(Err(failure)) if history.sent > 1 && may_have_happened(&ask, &history, &failure) => {
-                    let detail = format!(
-                        "{} to {}: the volume was started again while this was under way",
-                        ask.request.name(),
-                        to
-                    );
-                    return Err(Failure::new(Code::UnknownOutcome, detail));
-                }
-                News::Answer(answer) => return answer,
-                News::Send => {}
-                News::Ended(failure) if history.sent == 0 => return Err(failure.during(ask.request.name())),
-                News::Ended(_) => {}
-                News::Broken(mut failure) => match self.now_at(&ask, ticket.as_ref(), &to, &failure) {
-                    Some((_, since)) if history.sent > 0 && since > ask.map_epoch && !ask.request.may_be_repeated() => {
-                        let detail = format!(
-                            "{} to {to}: that was started again while this was under way, and has left the volume since",
-                            ask.request.name()
-                        );
-                        return Err(Failure::new(Code::UnknownOutcome, detail));
-                    }
-                    Some((now_at, _)) => {
-                        let now_ns = self.core.io.mono_ns();
-                        (call, channel) = self.core.begin(&now_at, ask.request.is_change(), now_ns, deadline_ns)?;
+                News::Answer(Err(failure)) if history.is_in_doubt(&ask, &failure) => {
+                    if let Some(now_at) = self.refused(&ask, &to, &mut history, failure).await? {
+                        (call, channel) = self.begin_at(&ask, &now_at, &mut history, deadline_ns)?;
                         to = Cow::Owned(now_at);
                         continue;
                     }
-                    None => {
-                        if failure.code == Code::Unreachable && history.sent > 0 && ask.request.is_change() {
-                            failure.code = Code::UnknownOutcome;
-                        }
-                        return Err(failure.during(ask.request.name()));
+                }
+                News::Answer(answer) => return answer,
+                News::Send => {}
+                News::Ended(failure) => match self.gone(&ask, &to, &history, failure).await {
+                    Ok(now_at) => {
+                        (call, channel) = self.begin_at(&ask, &now_at, &mut history, deadline_ns)?;
+                        to = Cow::Owned(now_at);
+                        continue;
                     }
+                    Err(failure) if history.sent == 0 => return Err(failure),
+                    // Its next life knows.
+                    Err(_) => {}
                 },
+                News::Broken(failure) => {
+                    let now_at = self.gone(&ask, &to, &history, failure).await?;
+                    (call, channel) = self.begin_at(&ask, &now_at, &mut history, deadline_ns)?;
+                    to = Cow::Owned(now_at);
+                    continue;
+                }
                 News::Deadline => {
                     if self.core.patience(&to, whole) == whole {
                         // A server that was tried in vain before is there again: it has as long as any other.
@@ -341,17 +334,78 @@ impl Caller {
         }
     }
 
-    /// Where a change goes on whose server has left the volume.
-    fn now_at(
+    /// Enters a change that goes on at another server.
+    fn begin_at(
         &self,
         ask: &Ask<'_>,
-        ticket: Option<&Ticket<'_>>,
-        from: &Target,
-        failure: &Failure,
-    ) -> Option<(Target, MapEpoch)> {
-        let has_left = matches!(failure.refusal, Some(Refusal::MapStale { .. }));
-        ticket.filter(|_| has_left && ask.request.names_shard())?;
-        self.core.now_at.get().and_then(|now_at| now_at(ask.shard)).filter(|(now_at, _)| now_at.index != from.index)
+        now_at: &Target,
+        history: &mut History,
+        deadline_ns: u64,
+    ) -> Result<(Call<'_>, Option<Arc<Channel>>), Failure> {
+        (history.was_elsewhere, history.channels) = (true, Vec::new());
+        self.core.begin(now_at, ask.request.is_change(), self.core.io.mono_ns(), deadline_ns)
+    }
+
+    /// Which server has the shard of a request, if anybody says so.
+    async fn located(&self, ask: &Ask<'_>, from: &Target, epoch: MapEpoch) -> Option<Located> {
+        let locate = self.core.locate.get().filter(|_| ask.request.names_shard())?;
+        locate(ask.shard, from.clone(), epoch).await
+    }
+
+    /// A change was refused that somebody else may have done: an earlier life of the server, or one that had the shard before. Gives the
+    /// server that has the shard now, if that is another one; the same one is to be asked again.
+    ///
+    /// Outcomes go where a shard goes. So a refusal says that the change was not done if it comes from a process that had the shard after an
+    /// earlier refusal of the same process: until then the shard may have been elsewhere.
+    ///
+    /// # Errors
+    /// The refusal, if it says so. [`Code::UnknownOutcome`] if the change may have been done all the same.
+    async fn refused(
+        &self,
+        ask: &Ask<'_>,
+        to: &Target,
+        history: &mut History,
+        refusal: Failure,
+    ) -> Result<Option<Target>, Failure> {
+        let epoch = stale_by(&refusal).unwrap_or_default();
+        match &history.has_it {
+            Some((conn, located)) if *conn == history.conn && epoch >= located.epoch => {
+                return Err(was_not_done(ask, to, Some(located.since), refusal));
+            }
+            Some((conn, _)) if *conn == history.conn => {}
+            _ => {
+                let Some(located) = self.located(ask, to, epoch).await else {
+                    return Err(was_not_done(ask, to, None, refusal));
+                };
+                if located.epoch >= epoch {
+                    if located.server.index != to.index {
+                        return Ok(Some(located.server));
+                    }
+                    history.has_it = Some((history.conn, located));
+                    return Ok(None);
+                }
+            }
+        }
+        // One of both has not heard of the newer map yet.
+        self.core.io.sleep(STARTING_PAUSE).await;
+        Ok(None)
+    }
+
+    /// A server has left the volume, or its process has ended. Gives the one that has the shard of a change now.
+    ///
+    /// # Errors
+    /// No other one has it, or the request is no change and has to be asked by a newer map.
+    async fn gone(&self, ask: &Ask<'_>, from: &Target, history: &History, failure: Failure) -> Result<Target, Failure> {
+        let is_gone = failure.code == Code::Unreachable || stale_by(&failure).is_some();
+        let located = if is_gone { self.located(ask, from, MapEpoch(0)).await } else { None };
+        match located.filter(|located| located.server.index != from.index) {
+            Some(located) if ask.request.is_change() => Ok(located.server),
+            Some(located) => Err(Failure::refused(Refusal::MapStale { epoch: located.epoch })),
+            None if failure.code == Code::Unreachable && history.sent > 0 && ask.request.is_change() => {
+                Err(Failure { code: Code::UnknownOutcome, ..failure }.during(ask.request.name()))
+            }
+            None => Err(failure.during(ask.request.name())),
+        }
     }
 
     /// Whether a server that starts is to be waited for.
@@ -447,15 +501,23 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether a change that was sent before may have been done by an earlier life of its server, and cannot simply be done
-/// once more: it took several steps, so that it may have been done without a record of its outcome.
-fn may_have_happened(ask: &Ask<'_>, history: &History, failure: &Failure) -> bool {
-    let Some(Refusal::MapStale { epoch }) = &failure.refusal else { return false };
-    // A server refuses the request each time: its map is from before this life.
-    *epoch > ask.map_epoch
-        && history.reached_several_lives()
-        && ask.request.is_change()
-        && !ask.request.may_be_repeated()
+/// The epoch of a server's map, if it has refused a request since it knows a newer one than the sender.
+fn stale_by(failure: &Failure) -> Option<MapEpoch> {
+    match failure.refusal {
+        Some(Refusal::MapStale { epoch }) => Some(epoch),
+        _ => None,
+    }
+}
+
+/// What a refusal means by which a change is not known where its shard is, and a life of a server that had the shard has ended at `since`. One
+/// that took several steps may have been done by then without a record of its outcome, and cannot simply be done once more.
+fn was_not_done(ask: &Ask<'_>, to: &Target, since: Option<MapEpoch>, refusal: Failure) -> Failure {
+    if ask.request.may_be_repeated() || since.is_some_and(|since| since <= ask.map_epoch) {
+        return refusal;
+    }
+    let detail =
+        format!("{} to {to}: a server that had this was started again while this was under way", ask.request.name());
+    Failure::new(Code::UnknownOutcome, detail)
 }
 
 impl Drop for Caller {
@@ -474,6 +536,10 @@ struct History {
     unheard: u32,
     conn: u64,
     heard: u64,
+    /// It was sent, or was to be, to another server before.
+    was_elsewhere: bool,
+    /// Over this connection it was refused by a server that has the shard, as was found out then.
+    has_it: Option<(u64, Located)>,
 }
 
 /// Sends over one connection after which, if nothing at all has come back, the other end is taken
@@ -495,6 +561,15 @@ impl History {
         let life = |channel: &Arc<Channel>| channel.began().filter(|began| *began > MapEpoch(0));
         let Some((first, rest)) = self.channels.split_first() else { return false };
         rest.iter().any(|other| life(first).is_none() || life(other) != life(first))
+    }
+
+    /// Whether a refusal leaves open that the change was done: an earlier life of the server may have done it, or another server.
+    fn is_in_doubt(&self, ask: &Ask<'_>, failure: &Failure) -> bool {
+        // A server refuses the request each time: its map is from before this life.
+        self.sent > 1
+            && stale_by(failure).is_some_and(|epoch| epoch > ask.map_epoch)
+            && ask.request.is_change()
+            && (self.was_elsewhere || self.reached_several_lives())
     }
 
     /// How long to wait before the next connection, if several have broken.

@@ -15,6 +15,7 @@ mod sequences;
 mod serve;
 
 pub use caller::{Answer, Ask, Caller, CallerConfig, Counters};
+pub use link::Located;
 pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service, Usage, serve};
 
 use aze_io::{Addr, FrameLimits};

@@ -19,6 +19,7 @@ use aze_proto::{Code, Failure, MapEpoch, ServerIndex, ShardId, Time};
 use handler::LinkHandler;
 use open::keep_opening;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -42,12 +43,24 @@ pub(crate) struct Core {
     pub(crate) on_end: OnceLock<Box<OnEnd>>,
     pub(crate) on_unreachable: OnceLock<Box<OnEnd>>,
     pub(crate) on_links_changed: OnceLock<Box<OnLinksChanged>>,
-    pub(crate) now_at: OnceLock<Box<NowAt>>,
+    pub(crate) locate: OnceLock<Box<Locate>>,
     pub(crate) on_far: Mutex<Option<Box<OnFar>>>,
 }
 
-/// Says which server has a shard now, and when a life of a server that had it has ended last, as the epoch at which the next one began.
-pub type NowAt = dyn Fn(ShardId) -> Option<(Target, MapEpoch)> + Send + Sync;
+/// Says which server has a shard now, after a server has refused a request by a map of this epoch, or is there no more (0).
+pub type Locate =
+    dyn Fn(ShardId, Target, MapEpoch) -> Pin<Box<dyn Future<Output = Option<Located>> + Send>> + Send + Sync;
+
+/// Which server has a shard.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// The server.
+    pub server: Target,
+    /// When a life of a server that had the shard has ended last, as the epoch at which the next one began.
+    pub since: MapEpoch,
+    /// The map that says so.
+    pub epoch: MapEpoch,
+}
 
 /// Is told of a server whose process has ended, or that cannot be connected to.
 pub type OnEnd = dyn Fn(&Target) + Send + Sync;
@@ -163,7 +176,7 @@ impl Core {
     pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
         let (calls, links) = (Calls::default(), Mutex::default());
         let (on_end, on_far) = (OnceLock::new(), Mutex::default());
-        let (on_unreachable, now_at) = (OnceLock::new(), OnceLock::new());
+        let (on_unreachable, locate) = (OnceLock::new(), OnceLock::new());
         let (seen_time, reconnects) = (AtomicU64::new(0), AtomicU64::new(0));
         let (seen_elsewhere, on_links_changed) = (OnceLock::new(), OnceLock::new());
         Arc::new(Core {
@@ -177,7 +190,7 @@ impl Core {
             on_end,
             on_unreachable,
             on_links_changed,
-            now_at,
+            locate,
             on_far,
         })
     }

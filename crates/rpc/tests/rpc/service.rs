@@ -36,7 +36,10 @@ pub struct Seen {
     pub in_frames: u32,
     /// Requests to be left without an answer.
     pub ignore_next: u32,
-    retries: BTreeMap<ShardId, RetryTable<Reply>>,
+    /// Changes of which it knows nothing are refused by a map of this epoch.
+    pub stale: Option<MapEpoch>,
+    /// How changes ended.
+    pub retries: BTreeMap<ShardId, RetryTable<Reply>>,
 }
 
 /// Removes names (`Unlink`) and tells about them (`Lookup`), the answer late and in any order.
@@ -47,12 +50,18 @@ pub struct Counting {
     pub late_ns_max: u64,
     /// Payloads go here.
     pub slab: Arc<Slab>,
+    /// When its life began.
+    began: MapEpoch,
 }
 
 impl Counting {
     pub fn new(io: &Io, late_ns_max: u64) -> Arc<Counting> {
+        Counting::of_life(io, late_ns_max, MapEpoch(3))
+    }
+
+    pub fn of_life(io: &Io, late_ns_max: u64, began: MapEpoch) -> Arc<Counting> {
         let slab = Slab::new(16 << 20).unwrap();
-        Arc::new(Counting { io: io.clone(), seen: Mutex::default(), late_ns_max, slab })
+        Arc::new(Counting { io: io.clone(), seen: Mutex::default(), late_ns_max, slab, began })
     }
 
     fn answer(&self, incoming: &Incoming) -> Option<Result<Reply, Failure>> {
@@ -69,12 +78,15 @@ impl Counting {
         let header = &incoming.header;
         let seen = &mut *seen;
         Some(match &incoming.request {
-            Request::Unlink { name, .. } => {
+            Request::Unlink { name, .. } | Request::Rmdir { name, .. } => {
                 let retries = seen.retries.entry(header.shard).or_default();
                 match retries.check(header.session, header.sequence, header.floor) {
                     Verdict::Done(reply) => Ok(reply),
                     Verdict::TooOld => Err(Failure::from(Code::Replayed)),
                     Verdict::Full => Err(Failure::refused(Refusal::TooManyPending)),
+                    Verdict::New if seen.stale.is_some() => {
+                        Err(Failure::refused(Refusal::MapStale { epoch: seen.stale.unwrap_or_default() }))
+                    }
                     Verdict::New => {
                         *seen.effects.entry(name.clone()).or_default() += 1;
                         retries.record(header.session, header.sequence, header.floor, Reply::Done);
@@ -129,7 +141,7 @@ impl Service for Counting {
     }
 
     fn began(&self) -> MapEpoch {
-        MapEpoch(3)
+        self.began
     }
 
     fn peer_refused(&self, _peer: &str, why: &str) {
