@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// The root while its home has ended, for the kernel, which looks at its rights before everything that it does below: mode and owner are
-    /// those of the root. No living server knows counts and times: 1 link and zeros.
+    /// those of the root, and times those of when its home told its rights last. No living server knows counts: 1 link and size 0.
     async fn root_by_its_rights(&self, who: &Identity) -> Result<Attr, Failure> {
         let stub = self.rights_of_root(who).await?;
         Ok(self.dir_attrs.of_rights(&stub, self.routes.read().map.shards()))

@@ -108,7 +108,7 @@ impl DirAttrs {
         Some(known.attr.clone())
     }
 
-    /// A directory, by its rights alone.
+    /// A directory, by its rights alone, with the times that its home has told with them.
     pub(crate) fn of_rights(&self, stub: &Stub, shards: u32) -> Attr {
         Attr {
             ino: stub.ino,
@@ -119,9 +119,9 @@ impl DirAttrs {
             gid: stub.gid,
             rdev: 0,
             size: 0,
-            atime: Time(0),
-            mtime: Time(0),
-            ctime: Time(0),
+            atime: stub.mtime,
+            mtime: stub.mtime,
+            ctime: stub.ctime,
             btime: Time(0),
             generation: Generation(0),
             born: stub.born,

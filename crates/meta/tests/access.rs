@@ -60,6 +60,8 @@ fn stub(mode: u32) -> Stub {
         default_acl: None,
         is_behind: false,
         version: 1,
+        mtime: Time(0),
+        ctime: Time(0),
     }
 }
 

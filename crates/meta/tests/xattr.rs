@@ -202,6 +202,8 @@ fn a_list_decides_as_in_acl_5() {
             default_acl: None,
             is_behind: false,
             version,
+            mtime: Time(0),
+            ctime: Time(0),
         };
         assert_eq!(may_in(&who, &stub, want), allowed || who.is_root(), "in a directory: {who:?} {want:?}");
     }

@@ -291,13 +291,17 @@ wire_struct! {
         pub is_behind: bool,
         /// Raised by every change of the fields above; an older stub never replaces a newer one.
         pub version: u64,
+        /// Its modification time as far as its home knew it when it told this: a change of it is not told by itself.
+        pub mtime: Time,
+        /// The same of its change time.
+        pub ctime: Time,
     }
 }
 
 impl Stub {
     /// A checksum of the rights, never 0: whether two servers know the same of a directory.
     pub fn rights(&self) -> u64 {
-        let plain = Stub { version: 0, is_behind: false, ..self.clone() };
+        let plain = Stub { version: 0, is_behind: false, mtime: Time(0), ctime: Time(0), ..self.clone() };
         xxhash_rust::xxh3::xxh3_64(&plain.to_bytes()).max(1)
     }
 }

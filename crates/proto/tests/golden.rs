@@ -234,6 +234,20 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let away = Away { server: ServerIndex(2), start: 4 };
     let agreed = Agreed { start: 6, formed: MapEpoch(7), term: 8, index: 9, map: map.clone() };
+    let root = Stub {
+        ino: Ino::ROOT,
+        mode: 0o755,
+        uid: 1000,
+        gid: 100,
+        born: MapEpoch(2),
+        chunk_bits: 20,
+        acl: None,
+        default_acl: Some(Blob(vec![3])),
+        is_behind: false,
+        version: 4,
+        mtime: Time(5),
+        ctime: Time(6),
+    };
     let kept = Reply::GroupKeptIs {
         volume: Some(5),
         agreed: Some(Box::new(agreed)),
@@ -306,6 +320,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
         ("group kept", Request::GroupKept.to_bytes()),
         ("root rights", Request::RootRights.to_bytes()),
+        ("root rights are", Reply::StubGranted { stub: root }.to_bytes()),
         ("group", Request::Group { formed: MapEpoch(5), bytes: Blob(vec![6, 7]) }.to_bytes()),
         (
             "keeper gone",
@@ -477,6 +492,10 @@ const GOLDEN: &[(&str, &str)] = &[
     ("balancing", "540005000000"),
     ("group kept", "c100"),
     ("root rights", "d200"),
+    (
+        "root rights are",
+        "0d000100000000000000ed010000e80300006400000002000000140001010000000300040000000000000005000000000000000600000000000000",
+    ),
     ("group", "be0005000000020000000607"),
     ("keeper gone", "c000050006000000070001"),
     ("takeover is", "5a000500000000000000010000000600000000000000"),

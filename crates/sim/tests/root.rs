@@ -5,7 +5,7 @@ mod support;
 
 use aze_client::Client;
 use aze_proto::message::Durability;
-use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex, XattrHow};
+use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex, Time, XattrHow};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
@@ -353,6 +353,36 @@ fn rights_of_the_root_are_known_everywhere() {
         with_cluster(SERVERS, |cluster, client| async move {
             assert_eq!(enters_after(cluster, client, modes).await, entered, "{modes:?}");
         });
+    }
+}
+
+/// A client that has not looked at the root before shows the times of when its home has told its rights last.
+#[test]
+fn times_of_the_root_are_those_that_its_home_has_told() {
+    let told_since = |modes: &'static [u32]| {
+        move |cluster: Arc<Cluster>, client: Arc<Client>| async move {
+            let mut told = client.getattr(&ROOT, Ino::ROOT).await.expect("its home is there");
+            cluster.sim.sleep(Duration::from_secs(5)).await;
+            make(&client, &ROOT, &name_at(&client, 1, "before")).await.expect("a name in the root");
+            for mode in modes {
+                let change = Change { mode: Some(*mode), ..Change::default() };
+                let changed = client.setattr(&ROOT, Ino::ROOT, &change).await.expect("the root's rights are changed");
+                assert!(changed.ctime > told.ctime && changed.mtime > told.mtime, "{changed:?} {told:?}");
+                // The name is at another server than the root, and its time was not told.
+                told.ctime = changed.ctime;
+            }
+            make(&client, &ROOT, &name_at(&client, 1, "after")).await.expect("a name in the root");
+            end(&cluster, &client, 0).await;
+            let fresh = cluster.connect(2).await.expect("it connects");
+            let shown = fresh.getattr_within(&ROOT, Ino::ROOT, Duration::ZERO).await.expect("for the kernel").attr;
+            assert!(told.mtime > Time(0));
+            assert_eq!((shown.mtime, shown.ctime), (told.mtime, told.ctime), "{modes:?}");
+            assert_eq!((shown.size, shown.links), (0, 1), "nobody knows them");
+        }
+    };
+    for layout in [Layout::of(SERVERS), durable()] {
+        with_layout(layout.clone(), told_since(&[]));
+        with_layout(layout, told_since(&[0o700, 0o750]));
     }
 }
 

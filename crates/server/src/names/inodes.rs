@@ -216,7 +216,8 @@ impl Server {
         let holders = names.holders.entry(ino).or_default();
         holders.version += u64::from(rights);
         let servers = holders.servers.keys().copied().collect();
-        Ok((if rights { stub_of(&names, ino) } else { None }, servers, lost))
+        let stub = if rights { stub_of(&names, ino, self.directories.changed(ino)) } else { None };
+        Ok((stub, servers, lost))
     }
 
     /// The attributes at an inode's home, and when the modification time of a directory was last set.
@@ -380,7 +381,7 @@ impl Server {
             });
         }
         holders.servers.insert(holder, incarnation);
-        let stub = stub_of(&names, dir).ok_or_else(|| Failure::from(Code::Internal))?;
+        let stub = stub_of(&names, dir, self.directories.changed(dir)).ok_or_else(|| Failure::from(Code::Internal))?;
         Ok(Reply::StubGranted { stub }.into())
     }
 
@@ -419,7 +420,7 @@ impl Server {
 impl Server {
     /// The stub of a directory whose home is here.
     pub(crate) fn stub_now(&self, dir: Ino) -> Option<Stub> {
-        stub_of(&self.shards.home(dir)?.names.lock(), dir)
+        stub_of(&self.shards.home(dir)?.names.lock(), dir, self.directories.changed(dir))
     }
 }
 
@@ -428,9 +429,11 @@ fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
     names.holders.get(&dir).map(|holders| holders.servers.keys().copied().collect()).unwrap_or_default()
 }
 
-fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
+/// The stub of a directory, of which entries here came or went last at `changed`.
+fn stub_of(names: &Names, dir: Ino, changed: Time) -> Option<Stub> {
     let inode = names.shard.inode(dir)?;
-    let attr = &inode.attr;
+    let mut attr = inode.attr.clone();
+    merge(&mut attr, inode.rare.get().mtime_set, &[(0, 0, changed)]);
     let version = names.holders.get(&dir)?.version;
     Some(Stub {
         ino: dir,
@@ -443,6 +446,8 @@ fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
         default_acl: inode.xattr(acl::DEFAULT).cloned(),
         is_behind: inode.is_behind(),
         version,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
     })
 }
 

@@ -48,13 +48,27 @@ pub async fn write(dir: &dyn Dir, stub: &Stub) -> DiskResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::{Ino, MapEpoch};
+    use aze_proto::{Ino, MapEpoch, Time};
 
     #[test]
     fn the_file_has_the_rights() {
         let (mode, born, chunk_bits, version) = (0o2750, MapEpoch(1), 16, 9);
         let (uid, gid, acl, default_acl, is_behind) = (7, 8, None, None, false);
-        let stub = Stub { ino: Ino::ROOT, mode, uid, gid, born, chunk_bits, acl, default_acl, is_behind, version };
+        let (mtime, ctime) = (Time(10), Time(11));
+        let stub = Stub {
+            ino: Ino::ROOT,
+            mode,
+            uid,
+            gid,
+            born,
+            chunk_bits,
+            acl,
+            default_acl,
+            is_behind,
+            version,
+            mtime,
+            ctime,
+        };
         let whole = text(&stub);
         assert_eq!(parse(&whole), Ok(stub));
         for wrong in [String::new(), whole.replace("rights 0", "rights 1"), whole.replace("rights", "right")] {

@@ -580,6 +580,8 @@ mod tests {
             default_acl: None,
             is_behind: false,
             version: 1,
+            mtime: Time(2),
+            ctime: Time(3),
         }
     }
 
