@@ -435,7 +435,7 @@ fn contact(runtime: &Arc<Runtime>, config: &Config) -> Arc<Contact> {
         // The map comes with each question.
         seeds: Vec::new(),
         host,
-        job: "contact".to_owned(),
+        job: String::new(),
         deadline: config.deadline,
         start_time_max: Duration::ZERO,
         transport: config.transport,

@@ -9,6 +9,7 @@ use crate::turns::Turns;
 use aze_client::{Client, Config};
 use aze_io::Io;
 use aze_io::sync::Mutex;
+use aze_proto::limits::CONTACT_JOB;
 use aze_proto::{Failure, Identity, Ino, ShardMap};
 use aze_server::{Through, Wanted};
 use futures_util::FutureExt;
@@ -24,8 +25,9 @@ pub struct Contact {
 }
 
 impl Contact {
-    /// One that connects with this configuration; the map comes with each question.
+    /// One that connects with this configuration, under a name of its own for the job; the map comes with each question.
     pub fn new(io: Io, config: Config) -> Arc<Contact> {
+        let config = Config { job: CONTACT_JOB.to_owned(), ..config };
         Arc::new(Contact { io, config, client: Mutex::default(), turns: Turns::new() })
     }
 

@@ -96,6 +96,10 @@ pub const OPEN_CONTENTS_BYTES_MAX: u32 = 64 << 10;
 /// How long a session may be without any connection before a server drops its open files.
 pub const SESSION_GRACE_MS: u64 = 10_000;
 
+/// The name of the job as which a server's own client connects, which opens files for the clients of its node. They may be idle when the server
+/// ends, and open at the homes what they had open through it when they go on: until then homes keep the opens of that client.
+pub const CONTACT_JOB: &str = "(contact)";
+
 /// How often a client says to the homes of its locks that it lives. A server that has not heard it
 /// for [`SESSION_GRACE_MS`] frees them: two such messages may get lost.
 pub const LOCKS_KEPT_MS: u64 = 3_000;

@@ -4,9 +4,10 @@
 mod support;
 
 use aze_client::{Access, Client, File};
+use aze_io::sim::Link;
 use aze_proto::{Change, Code, Identity, Ino, NameHash, ServerIndex};
 use aze_sim::Cluster;
-use aze_sim::cluster::Layout;
+use aze_sim::cluster::{Layout, client_node, server_node};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -247,6 +248,26 @@ fn what_is_open_through_a_server_that_ends_is_opened_at_its_home() {
         // New opens go to the home.
         let (_, path) = file_at_first(&writer, b"two").await;
         assert_eq!(texts(&open_all(&clients, &path).await).await, vec!["two"; NEAR]);
+    });
+}
+
+/// Programs that are idle for long do not hear of the end.
+#[test]
+fn what_is_open_through_a_server_that_ends_lasts_until_its_clients_hear_of_that() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (_, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        let files = open_all(&clients, &path).await;
+        cluster.kill_server(1, false);
+        for (client, server) in (1..=NEAR).flat_map(|client| [(client, 0), (client, 2)]) {
+            cluster.sim.set_link(&client_node(client), &server_node(server), Link::Down);
+        }
+        writer.unlink_path(&ROOT, &path).await.expect("it is there");
+        cluster.sim.sleep(Duration::from_secs(600)).await;
+        cluster.sim.heal();
+        assert_eq!(texts(&files).await, vec!["one"; NEAR]);
+        cluster.sim.sleep(Duration::from_secs(3600)).await;
+        assert_eq!(texts(&files).await, vec!["one"; NEAR], "the homes know of their opens");
     });
 }
 

@@ -50,12 +50,15 @@ fn by_map(epoch: u32) -> Result<Reply, Failure> {
     Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(epoch) }))
 }
 
+/// Which shard was looked for, after which server had refused by which map.
+type Asked = (ShardId, ServerIndex, MapEpoch);
+
 /// The giver has done a change, and its answer gets lost; then `happens`.
 fn change(
     request: &Request,
     locate: impl Fn(&Servers) -> Located + Send + Sync + 'static,
     happens: impl AsyncFnOnce(&Sim, &Caller, &Servers),
-) -> (Result<Reply, Failure>, Arc<Servers>, Vec<(ShardId, ServerIndex, MapEpoch)>) {
+) -> (Result<Reply, Failure>, Arc<Servers>, Vec<Asked>) {
     let sim = Sim::new(1, Faults::default());
     let [first, other] = ["s0", "s1"].map(|node| Counting::new(&sim.node(node), 0));
     let second = Counting::of_life(&sim.node("s0"), 0, SECOND);

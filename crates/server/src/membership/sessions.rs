@@ -1,14 +1,15 @@
 //! Sessions: the connected processes, and what ends with them.
 //!
 //! A session holds its opens while it has a connection to this server and `SESSION_GRACE_MS` after the
-//! last one closed; then files that only it kept are deleted. It may come back and go on, since its
+//! last one closed; then files that only it kept are deleted (those of a server's client, which has them open for others,
+//! after `FORGET_TIME`). It may come back and go on, since its
 //! requests are still told apart; only one that was away for `FORGET_TIME` is forgotten and refused,
 //! or that had locks, or had frozen a file, for which others may wait.
 
 use crate::membership::state::moving::UnderWay;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
-use aze_proto::limits::SESSION_GRACE_MS;
+use aze_proto::limits::{CONTACT_JOB, SESSION_GRACE_MS};
 use aze_proto::{Request, SessionId, ShardId, Time};
 use aze_rpc::Proven;
 use std::collections::BTreeSet;
@@ -84,7 +85,7 @@ impl Server {
         }
         if let Some(leaving) = leaving {
             let Some(server) = self.me.upgrade() else { return };
-            let session = who.session;
+            let (session, is_for_others) = (who.session, who.job == CONTACT_JOB);
             self.io.spawn(async move {
                 let is_away = || server.sessions.is_away(session, leaving);
                 server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
@@ -94,7 +95,9 @@ impl Server {
                     return server.end_session(session);
                 }
                 if is_away() {
-                    server.session_left(session);
+                    if !is_for_others {
+                        server.session_left(session);
+                    }
                     drop(settled);
                     server.io.sleep(FORGET_TIME).await;
                     let _settled = server.until_settled().await;
