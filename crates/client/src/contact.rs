@@ -12,7 +12,7 @@ use crate::way::Way;
 use aze_io::sync::Mutex;
 use aze_proto::message::Handle;
 use aze_proto::wire::Blob;
-use aze_proto::{Code, Failure, FileKind, Identity, Ino, NamespaceEpoch, Reply, Request, ServerIndex};
+use aze_proto::{Code, Failure, FileKind, Identity, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex};
 use aze_rpc::Target;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(10);
 /// After so many files in a row that nobody else has opened, one open in `TRIED_ONE_IN` goes through a server, until one of them finds a
 /// file that others open.
 const ALONE_MAX: u32 = 8;
-const TRIED_ONE_IN: u32 = 16;
+const TRIED_ONE_IN: u32 = 64;
 
 /// How long a close waits for others.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(50);
@@ -42,6 +42,8 @@ struct State {
     alone: u32,
     passed: u32,
     rest_until_ns: u64,
+    /// By the map of this epoch.
+    near: Option<(MapEpoch, Arc<[Target]>)>,
     /// Opens at servers of this node, by their numbers.
     opens: BTreeMap<u64, Weak<Registered>>,
     closes: BTreeMap<ServerIndex, Vec<u64>>,
@@ -84,14 +86,30 @@ fn is_plain(way: &Way<'_>, how: How) -> bool {
 impl Core {
     /// The server of this node through which a path is opened, if other nodes have servers, too: the same one for all clients of the node.
     fn contact_of(&self, dir: Ino, path: &[u8]) -> Option<Target> {
-        let routes = self.routes.read().clone();
-        let is_here = |target: &&Target| target.host == self.host && !self.has_ended(&routes.map, target.index);
-        let here: Vec<&Target> = routes.targets().filter(is_here).collect();
-        if here.is_empty() || here.len() == routes.targets().count() {
-            return None;
-        }
+        let map = self.routes.read().map.clone();
+        let near = self.near(map.epoch);
+        let living: Vec<&Target> = near.iter().filter(|target| !self.has_ended(&map, target.index)).collect();
         let sum = path.iter().fold(dir.0, |sum, byte| sum.rotate_left(5).wrapping_mul(31) ^ u64::from(*byte));
-        here.get((sum % here.len() as u64) as usize).map(|target| (*target).clone())
+        let at = sum.checked_rem(living.len() as u64)?;
+        Some(living[at as usize].clone())
+    }
+
+    /// The servers of this node; none if there are no others. A map has thousands of servers: looked up once for each.
+    fn near(&self, epoch: MapEpoch) -> Arc<[Target]> {
+        let mut state = self.contacts.state.lock();
+        if let Some((of, near)) = &state.near
+            && *of == epoch
+        {
+            return near.clone();
+        }
+        let routes = self.routes.read().clone();
+        let mut near: Vec<Target> = routes.targets().filter(|target| target.host == self.host).cloned().collect();
+        if near.len() == routes.targets().count() {
+            near.clear();
+        }
+        let near: Arc<[Target]> = near.into();
+        state.near = Some((routes.map.epoch, near.clone()));
+        near
     }
 
     /// Opens a file through a server of this node. `None`: the home is to be asked, also where there was an error, which it tells better.
@@ -261,7 +279,7 @@ mod tests {
             goes
         };
         assert_eq!((0..u64::from(ALONE_MAX)).filter(|_| went(&mut state)).count(), ALONE_MAX as usize);
-        assert_eq!((0..160).filter(|_| went(&mut state)).count(), 160 / TRIED_ONE_IN as usize);
+        assert_eq!((0..640).filter(|_| went(&mut state)).count(), 640 / TRIED_ONE_IN as usize);
         state.note(true);
         assert!(went(&mut state) && went(&mut state), "others open files, too");
         state.rest_until_ns = 6;

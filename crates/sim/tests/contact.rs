@@ -283,6 +283,6 @@ fn files_that_nobody_else_opens_are_opened_at_their_homes() {
             client.open_path(&ROOT, &format!("/dir/own{number}"), READ).await.expect("it is there");
         }
         let through = count(&cluster, 1, &["OpenThrough"]);
-        assert_eq!(through, 8 + (200 - 8) / 16);
+        assert_eq!(through, 8 + (200 - 8) / 64);
     });
 }
