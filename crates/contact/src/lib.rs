@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 
-/// Opens files for the clients of a node. It connects to nobody before it is asked for the first one.
+/// Opens files for the clients of a node. It connects when it is asked for the first file.
 pub struct Contact {
     io: Io,
     config: Config,
@@ -35,7 +35,7 @@ impl Contact {
         let mut client = self.client.lock();
         let client = client.get_or_insert_with(|| {
             let client = Client::connect_knowing(self.io.clone(), self.config.clone(), map.clone());
-            // The client itself forgets what is recalled, and nobody else believes anything.
+            // The client itself forgets a file that is recalled, and holds no copies for others.
             client.listen(Box::new(|_| async {}.boxed()));
             client
         });

@@ -1,6 +1,6 @@
 //! One open of each path at a time: of many who want the same at once the first ones ask, and the others find it open.
 //!
-//! It alone knows who waits for whom. What is opened it does not know.
+//! It alone knows which caller waits for which other one. It does not know files.
 
 use aze_io::sync::Mutex;
 use futures_channel::oneshot;
@@ -11,7 +11,7 @@ pub(crate) struct Turns<What> {
     table: Mutex<Vec<Queue<What>>>,
 }
 
-/// Somebody has the turn for this; the others wait in their order.
+/// One caller has the turn for `what`; the others wait in their order.
 struct Queue<What> {
     what: What,
     waiting: VecDeque<oneshot::Sender<()>>,
@@ -20,7 +20,7 @@ struct Queue<What> {
 /// A turn, which passes on to the next one when it is dropped.
 pub(crate) struct Turn<'a, What: PartialEq> {
     turns: &'a Turns<What>,
-    /// `None` once somebody else sees to that.
+    /// `None` once another `Turn` passes it on.
     what: Option<What>,
 }
 
@@ -31,12 +31,12 @@ struct Waiting<'a, What: PartialEq> {
 }
 
 impl<What: PartialEq + Clone> Turns<What> {
-    /// Nobody has a turn.
+    /// No caller has a turn.
     pub(crate) fn new() -> Turns<What> {
         Turns { table: Mutex::new(Vec::new()) }
     }
 
-    /// Waits until nobody else who came before has the turn for the same.
+    /// Waits until all callers that came before are done with the same.
     pub(crate) async fn turn(&self, what: What) -> Turn<'_, What> {
         let turn = Turn { turns: self, what: Some(what.clone()) };
         let has_come = {
@@ -65,7 +65,7 @@ impl<What: PartialEq> Drop for Waiting<'_, What> {
         self.has_come.close();
         let has_come = self.has_come.try_recv().is_ok_and(|come| come.is_some());
         if !has_come {
-            // Somebody else has it, and passes this place over.
+            // Another caller has the turn, and passes this place over.
             self.turn.what = None;
         }
     }
@@ -118,7 +118,7 @@ mod tests {
         }
         drop(early);
         drop(first);
-        // It has come, and nobody has looked.
+        // Its turn has come, and it was not polled since.
         drop(late);
         drop(last.as_mut().now_or_never().expect("it has come"));
         assert!(turns.table.lock().is_empty());
