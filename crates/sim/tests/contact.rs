@@ -90,7 +90,7 @@ fn a_file_that_all_open_costs_its_home_two_opens_for_each_node() {
         drop(files);
         // One after the other.
         for client in &first {
-            drop(open_all(&[client.clone()], &path).await);
+            drop(open_all(std::slice::from_ref(client), &path).await);
         }
         assert_eq!(count(&cluster, 0, &OPENS) - before, 4);
         assert!(count(&cluster, 0, &["Lookup"]) <= 4, "directories are looked up once for a node");
