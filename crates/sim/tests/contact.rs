@@ -265,6 +265,7 @@ fn what_is_open_through_a_server_that_ends_lasts_until_its_clients_hear_of_that(
         writer.unlink_path(&ROOT, &path).await.expect("it is there");
         cluster.sim.sleep(Duration::from_secs(600)).await;
         cluster.sim.heal();
+        cluster.sim.sleep(Duration::from_secs(5)).await;
         assert_eq!(texts(&files).await, vec!["one"; NEAR]);
         cluster.sim.sleep(Duration::from_secs(3600)).await;
         assert_eq!(texts(&files).await, vec!["one"; NEAR], "the homes know of their opens");
