@@ -255,6 +255,7 @@ fn what_is_open_through_a_server_that_ends_is_opened_at_its_home() {
 #[test]
 fn what_is_open_through_a_server_that_ends_lasts_until_its_clients_hear_of_that() {
     with_layout(layout(), |cluster, writer| async move {
+        cluster.sim.set_time_limit(Duration::from_secs(3 * 3600));
         let (_, path) = file_at_first(&writer, b"one").await;
         let clients = near(&cluster, 1, 1).await;
         let files = open_all(&clients, &path).await;
