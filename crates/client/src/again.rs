@@ -56,7 +56,7 @@ struct Table {
     once: Vec<Ino>,
     next: usize,
     known: BTreeMap<Ino, Known>,
-    /// The files of which a name is known.
+    /// The files with a known name.
     named: BTreeMap<(Ino, Name), Ino>,
     bytes: usize,
     /// A task will let go of the opens that are held.
@@ -223,7 +223,7 @@ impl Core {
         self.open_known(who, ino, how, None)
     }
 
-    /// Opens what a name leads to in the same way, if nobody has changed where it leads, nor the path to it, since it was opened by it.
+    /// Opens the file of a name in the same way, if neither the name nor the path to it has changed since it was opened by it.
     pub(crate) fn open_named_again(self: &Arc<Self>, who: &Identity, named: &KnownName, how: How) -> Option<Arc<File>> {
         let ino = *self.again.table.lock().named.get(&(named.parent, named.name.clone()))?;
         self.open_known(who, ino, how, Some(named))

@@ -101,6 +101,44 @@ impl Registered {
     }
 }
 
+/// Where an open is registered.
+#[derive(Clone, Copy)]
+pub(crate) enum At {
+    /// The home of this file.
+    Home(Ino),
+    /// A server of this node.
+    Contact(ServerIndex),
+}
+
+/// An open that is not a file yet: if its caller gives up, it is closed.
+pub(crate) struct Unopened<'a> {
+    core: &'a Arc<Core>,
+    at: At,
+    handle: Option<u64>,
+}
+
+impl Unopened<'_> {
+    /// Made before the request is sent.
+    pub(crate) fn new(core: &Arc<Core>, at: At, handle: u64) -> Unopened<'_> {
+        Unopened { core, at, handle: Some(handle) }
+    }
+
+    /// It has become a file, or was never registered.
+    pub(crate) fn forget(mut self) {
+        self.handle = None;
+    }
+}
+
+impl Drop for Unopened<'_> {
+    fn drop(&mut self) {
+        match (self.handle, self.at) {
+            (Some(handle), At::Home(ino)) => self.core.close_later(Handle { ino, handle }),
+            (Some(handle), At::Contact(contact)) => self.core.close_through(contact, handle),
+            (None, _) => {}
+        }
+    }
+}
+
 impl Drop for Registered {
     fn drop(&mut self) {
         // Without the client its session has ended, too.

@@ -5,11 +5,12 @@
 //! are opened by others, too, nearly all opens go to the homes at once.
 
 use crate::client::{Client, Core};
-use crate::closes::Registered;
+use crate::closes::{At, Registered, Unopened};
 use crate::file::{Access, File, How};
 use crate::route::{Knowing, Place, Question};
 use crate::way::Way;
 use aze_io::sync::Mutex;
+use aze_proto::error::Class;
 use aze_proto::message::Handle;
 use aze_proto::wire::Blob;
 use aze_proto::{Code, Failure, FileKind, Identity, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex};
@@ -23,7 +24,7 @@ use std::time::Duration;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(10);
 
-/// After so many files in a row that nobody else has opened, one open in `TRIED_ONE_IN` goes through a server, until one of them finds a
+/// After so many files in a row that no other client has opened, one open in `TRIED_ONE_IN` goes through a server, until one of them finds a
 /// file that others open.
 const ALONE_MAX: u32 = 8;
 const TRIED_ONE_IN: u32 = 64;
@@ -123,7 +124,7 @@ impl Core {
             return None;
         }
         let handle = self.new_handle();
-        let unopened = Unopened { core: self, contact: contact.index, handle: Some(handle) };
+        let unopened = Unopened::new(self, At::Contact(contact.index), handle);
         let request = Request::OpenThrough { dir, path: Blob(way.path.to_vec()), handle, contents: how.contents };
         let seen = self.contents.all_seen();
         let (place, knowing) = (Place::Server(contact.index), Knowing::Latest);
@@ -183,7 +184,7 @@ impl Core {
         });
     }
 
-    /// Opens at their homes what was opened through servers of this node that have ended.
+    /// Opens files at their homes that were opened through servers of this node which have ended.
     pub(crate) fn leave_contacts(self: &Arc<Self>) {
         let opens: Vec<Arc<Registered>> = self.contacts.state.lock().opens.values().filter_map(Weak::upgrade).collect();
         let map = self.routes.read().map.clone();
@@ -203,34 +204,18 @@ impl Core {
     ///
     /// # Errors
     /// Those of an open.
-    pub(crate) async fn open_at_home(&self, open: &Arc<Registered>) -> Result<(), Failure> {
+    pub(crate) async fn open_at_home(self: &Arc<Self>, open: &Arc<Registered>) -> Result<(), Failure> {
         let Some(Through { who, .. }) = open.contact() else { return Ok(()) };
         let (ino, handle) = (open.ino(), self.new_handle());
         let request = Request::Open { ino, handle, read: true, write: false };
-        self.ask(&who, Place::Home(ino), &request).await?;
+        let unopened = Unopened::new(self, At::Home(ino), handle);
+        let answer = self.ask(&who, Place::Home(ino), &request).await;
+        if answer.as_ref().map_or_else(|failure| failure.code.class() == Class::Caller, |_| true) {
+            unopened.forget();
+        }
+        answer?;
         open.is_at_home(handle);
         Ok(())
-    }
-}
-
-/// An open through a server that is not a file yet.
-struct Unopened<'a> {
-    core: &'a Arc<Core>,
-    contact: ServerIndex,
-    handle: Option<u64>,
-}
-
-impl Unopened<'_> {
-    fn forget(mut self) {
-        self.handle = None;
-    }
-}
-
-impl Drop for Unopened<'_> {
-    fn drop(&mut self) {
-        if let Some(handle) = self.handle {
-            self.core.close_through(self.contact, handle);
-        }
     }
 }
 

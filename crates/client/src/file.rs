@@ -2,7 +2,7 @@
 
 use crate::again::KnownName;
 use crate::client::{Client, Core};
-use crate::closes::Registered;
+use crate::closes::{At, Registered, Unopened};
 use crate::inodes::Inode;
 use crate::leases::{Lease, Leases};
 use crate::names::Entry;
@@ -114,7 +114,7 @@ impl Core {
         };
         let seen = self.contents.seen(ino.home(self.routes.read().map.shards()));
         // Made before the request is sent, so that an open whose caller has given up is closed.
-        let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
+        let unopened = Unopened::new(self, At::Home(ino), handle);
         let held = self.inodes.get(ino);
         let question = Question {
             who,
@@ -278,27 +278,6 @@ impl Core {
     /// An open of this client that its home has registered.
     pub(crate) fn registered(&self, ino: Ino, handle: u64) -> Arc<Registered> {
         Registered::new(self, Handle { ino, handle })
-    }
-}
-
-/// An open that is not a file yet.
-struct Unopened<'a> {
-    core: &'a Arc<Core>,
-    handle: Option<Handle>,
-}
-
-impl Unopened<'_> {
-    /// It has become a file, or was never registered.
-    fn forget(mut self) {
-        self.handle = None;
-    }
-}
-
-impl Drop for Unopened<'_> {
-    fn drop(&mut self) {
-        if let Some(handle) = self.handle {
-            self.core.close_later(handle);
-        }
     }
 }
 

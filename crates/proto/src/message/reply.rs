@@ -126,7 +126,7 @@ wire_enum! {
         /// The number of the volume of which this server has a part, unless its directories are empty; and the newest map to which it
         /// has agreed as a member of a keeper group. Then its last start, the last complete one that it knows, and who was away then.
         91 = GroupKeptIs { volume: Option<u64>, agreed: Option<Box<Agreed>>, begun: u64, complete: u64, away: Vec<Away> },
-        /// A file is open; `is_shared`: it was opened more than once lately. Then what it contains, if that came along.
+        /// A file is open; `is_shared`: it was opened more than once lately. `contents`: all of them, if they came along.
         92 = OpenedThrough { attr: Attr, is_shared: bool, contents: Option<Blob> },
         /// So many slots are to move until all servers have as many, but for one.
         84 = Balancing { slots: u32 },

@@ -21,7 +21,7 @@ pub trait Contact: Send + Sync {
     fn open(self: Arc<Self>, wanted: Wanted) -> BoxFuture<'static, Result<Through, Failure>>;
 }
 
-/// What is to be opened.
+/// A file to be opened.
 pub struct Wanted {
     /// The map as the server knows it.
     pub map: Arc<ShardMap>,
@@ -33,7 +33,7 @@ pub struct Wanted {
     pub path: Vec<u8>,
     /// The contents of a small file are wanted, too.
     pub contents: bool,
-    /// The epoch of the namespace: what was known of paths earlier may be wrong.
+    /// The epoch of the namespace: paths that were found earlier may be wrong.
     pub epoch: NamespaceEpoch,
 }
 
@@ -43,7 +43,7 @@ pub struct Through {
     pub attr: Attr,
     /// It was opened more than once lately.
     pub is_shared: bool,
-    /// What it contains, if that came along.
+    /// All of its contents, if they came along.
     pub contents: Option<Vec<u8>>,
     /// The open, which ends with this.
     pub held: Box<dyn Any + Send + Sync>,
