@@ -93,7 +93,7 @@ sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --staging --nodes --seeds 5000
 	$(CARGO) run --locked --release -p aze-sim -- --staging --rounds --nodes --seeds 5000
 	$(CARGO) run --locked --release -p aze-sim -- --staging --in --nodes --seeds 5000
-	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test client_leases
+	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test clients client_leases::
 	AZE_TEST_LONG=1 $(CARGO) test --locked --release -p aze-sim --test scale
 
 crash-long:

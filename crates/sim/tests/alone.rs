@@ -1,9 +1,7 @@
 //! A server of a persistent volume dies in the middle of an operation, the others go on, and it comes back alone: the
 //! operation is done or not, whoever looks sees the same, and nothing that was acknowledged is missing.
 
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Access, CheckOptions, Client, File, Locked, NewFile};
 use aze_io::sim::{Faults, Link};
 use aze_io::sync::Mutex;
@@ -21,7 +19,6 @@ use aze_sim::cluster::{Layout, SECRET, VOLUME, client_node};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_layout};
 
 const SERVERS: u16 = 3;
 

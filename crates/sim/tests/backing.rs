@@ -8,11 +8,8 @@
 //! marks; a chunk may become a hole as a whole, and has zeros besides its marks then. `AZE_SIM_SEEDS` sets how many seeds,
 //! `AZE_SIM_FROM` the first.
 
-#[allow(dead_code, reason = "a panic is no finding of this file")]
-mod many;
-#[allow(dead_code, reason = "this file makes its clusters itself")]
-mod support;
-
+use crate::many::number;
+use crate::support::{ROOT, name};
 use aze_client::{Access, Client, NewFile, Room};
 use aze_io::Io;
 use aze_io::sim::{DRIVER, Faults, Sim};
@@ -23,11 +20,9 @@ use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::backing::{Moods, SimBacking};
 use aze_sim::cluster::{CHUNK_BITS, Layout};
-use many::number;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, name};
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const CLIENTS: usize = 3;
@@ -222,7 +217,7 @@ async fn move_names(client: &Client, io: &Io) -> Result<(), Failure> {
         3 => client.rename(&ROOT, Ino::ROOT, &away, dir, &here, false).await,
         4 => client.rename(&ROOT, dir, &here, dir, &there, false).await,
         5 => client.exchange(&ROOT, dir, &here, dir, &there).await,
-        _ => client.create(&ROOT, dir, &here, &NewFile { open: None, ..support::opened_file() }).await.map(drop),
+        _ => client.create(&ROOT, dir, &here, &NewFile { open: None, ..crate::support::opened_file() }).await.map(drop),
     }
 }
 

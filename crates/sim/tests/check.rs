@@ -1,8 +1,7 @@
 //! A check of a volume in use: it reports nothing sound, even if users change it meanwhile, and all
 //! damage done on purpose.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::{CheckOptions, Checked, Client};
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, FileKind, Identity, Ino};
@@ -13,7 +12,6 @@ use futures_util::future::join_all;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 /// Longer than a check waits before it looks a second time.
 const OVER: Duration = Duration::from_secs(20);
@@ -170,8 +168,9 @@ fn nothing_is_reported_in_a_storm() {
                     file.close().await?;
                     client.rename(&ROOT, dir, &first, Ino::ROOT, &second, false).await?;
                     client.link(&ROOT, file.ino(), dir, &name(&format!("l{number}"))).await?;
-                    let sub = support::name(&format!("d{number}"));
-                    let new = aze_client::NewFile { kind: FileKind::Directory, open: None, ..support::opened_file() };
+                    let sub = crate::support::name(&format!("d{number}"));
+                    let new =
+                        aze_client::NewFile { kind: FileKind::Directory, open: None, ..crate::support::opened_file() };
                     let made = client.create(&ROOT, dir, &sub, &new).await?.attr.ino;
                     client.rename(&ROOT, dir, &sub, Ino::ROOT, &sub, false).await?;
                     client.rename(&ROOT, Ino::ROOT, &second, made, &second, false).await?;
@@ -249,7 +248,7 @@ fn names_that_are_still_counted_are_found() {
 fn names_in_directories_that_are_gone_are_found() {
     with_layout(sabotaged(Sabotage::SkipDirectoryClose), |cluster, client| async move {
         let dir = fill(&client, 6).await;
-        let new = aze_client::NewFile { kind: FileKind::Directory, open: None, ..support::opened_file() };
+        let new = aze_client::NewFile { kind: FileKind::Directory, open: None, ..crate::support::opened_file() };
         let doomed = client.create(&ROOT, dir, &name("doomed"), &new).await.expect("a directory").attr.ino;
         for number in 0..6 {
             create(&client, doomed, &format!("kept{number}")).await.close().await.expect("it can be closed");

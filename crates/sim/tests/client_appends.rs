@@ -1,14 +1,12 @@
 //! Appends of several clients to one file: whole, in one order, and undone if they fail.
 
-mod support;
-
+use crate::support::{ROOT, create, with_cluster};
 use aze_client::Access;
 use aze_proto::limits::APPEND_BYTES_MAX;
 use aze_proto::{Code, Ino};
 use aze_sim::bytes::data_of;
 use aze_sim::cluster::CHUNK_BITS;
 use futures_util::future::join_all;
-use support::{ROOT, create, with_cluster};
 
 const BOTH: Access = Access { read: true, write: true };
 const CHUNK: usize = 1 << CHUNK_BITS;

@@ -1,7 +1,6 @@
 //! Extended attributes and access control lists, as clients of several servers see them.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::{Access, Client, NewFile, mode_under};
 use aze_io::sync::Mutex;
 use aze_proto::{Change, Code, FileKind, Identity, Ino, SetTime, Time, XattrHow};
@@ -10,7 +9,6 @@ use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
 use aze_sim::work::shared::new_file;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";

@@ -1,8 +1,7 @@
 //! What clients believe when servers come back: an earlier life has told them, and the new one does not
 //! know whom.
 
-mod support;
-
+use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 use aze_client::{Client, NewFile};
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
@@ -14,7 +13,6 @@ use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const FILES: u64 = 60;
 const SERVERS: u16 = 3;

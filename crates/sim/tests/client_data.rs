@@ -1,7 +1,6 @@
 //! Bytes and sizes: what one client has written, every client reads and sees the length of.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_client::{Access, Client, FLIGHT_BYTES_MAX, File, NEAR_BYTES_MAX};
 use aze_io::sim::{Faults, SimRng};
 use aze_proto::{Change, Code, Identity, Ino, SetTime, Time};
@@ -9,7 +8,6 @@ use aze_sim::bytes::data_of;
 use aze_sim::cluster::CHUNK_BITS;
 use futures_util::future::join_all;
 use std::sync::Arc;
-use support::{ROOT, create, name, with_cluster};
 
 const BOTH: Access = Access { read: true, write: true };
 const CHUNK: u64 = 1 << CHUNK_BITS;

@@ -1,9 +1,8 @@
 //! Answers that clients believe without asking again are true, even if the network loses, delays or repeats
 //! recalls, and also where servers let their clients read without a request.
 
-mod rough;
-mod support;
-
+use crate::rough::{rough, seeds};
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::{Aged, Client, NewFile};
 use aze_io::sim::{Faults, Link, Sim, SimRng};
 use aze_io::sync::Mutex;
@@ -12,11 +11,9 @@ use aze_proto::{Change, Code, FileKind, Ino, Time};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
-use rough::{rough, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 const FILES: u64 = 4;
 const SERVERS: u16 = 3;

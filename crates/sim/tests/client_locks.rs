@@ -1,7 +1,6 @@
 //! Locks of files between clients: owners, waiters, and the death of a client.
 
-mod support;
-
+use crate::support::{ROOT, create, with_cluster};
 use aze_client::{Access, Client, File, Locked};
 use aze_proto::limits::{LOCKS_KEPT_MS, SESSION_GRACE_MS};
 use aze_proto::message::{LockMode, LockSpace, LockSpec};
@@ -9,7 +8,6 @@ use aze_proto::{Code, Ino};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, with_cluster};
 
 const BOTH: Access = Access { read: true, write: true };
 

@@ -1,9 +1,8 @@
 //! A file that is opened again without a request is the one that a request would have opened: with its rights, its name, and
 //! contents no older than the open; the same of a file that a server opens for clients of its node. Several clients open, change, replace and forbid the same files, over networks that lose and delay.
 
-mod rough;
-mod support;
-
+use crate::rough::{rough, seeds};
+use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 use aze_client::{Access, Client, File};
 use aze_io::sim::{Faults, Link, Sim, SimRng};
 use aze_io::sync::Mutex;
@@ -12,11 +11,9 @@ use aze_proto::{Change, Code, Failure, Identity, Ino, NameHash};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
-use rough::{rough, seeds};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const SERVERS: u16 = 3;
 const CLIENTS: u64 = 3;
@@ -72,7 +69,7 @@ fn bytes_of(value: u64) -> Vec<u8> {
 
 /// A new file with these contents, under a name that nobody else uses.
 async fn make(client: &Client, name: &str, value: u64) -> Result<State, Failure> {
-    let made = client.create(&ROOT, Ino::ROOT, &support::name(name), &opened_file()).await?;
+    let made = client.create(&ROOT, Ino::ROOT, &crate::support::name(name), &opened_file()).await?;
     let file = made.file.expect("an open was asked for");
     file.write(0, &bytes_of(value)).await?;
     file.close().await?;

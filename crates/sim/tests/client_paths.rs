@@ -1,11 +1,9 @@
 //! Paths: links, dots, cached directories, and other clients' changes to the directories on the way.
 
-mod support;
-
+use crate::support::{ROOT, create, name, opened_file, with_cluster};
 use aze_client::{Access, Client, NewFile};
 use aze_proto::{Change, Code, FileKind, Identity, Ino};
 use aze_sim::Cluster;
-use support::{ROOT, create, name, opened_file, with_cluster};
 
 async fn symlink(client: &Client, path: &str, target: &str) {
     let new = NewFile { kind: FileKind::Symlink, mode: 0o777, target: target.into(), open: None, ..opened_file() };

@@ -1,7 +1,6 @@
 //! How sessions begin and end, and what becomes of what they held.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_client::{Access, Client, Config};
 use aze_io::Addr;
 use aze_proto::handshake::Secret;
@@ -9,7 +8,6 @@ use aze_proto::{Code, Ino};
 use aze_sim::Cluster;
 use aze_sim::cluster::{VOLUME, server_node};
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster};
 
 fn config(cluster: &Cluster, seeds: &[u16], secret: u8) -> Config {
     let seed = |index: &u16| (server_node(*index), vec![Addr::Tcp(server_node(*index), 7000)]);

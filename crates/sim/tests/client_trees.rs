@@ -1,7 +1,6 @@
 //! Listings, searches and sums over whole trees, with and without all servers.
 
-mod support;
-
+use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 use aze_client::{Client, FoundPath, NewFile, UsageSum};
 use aze_proto::limits::BYTES_PER_RECORD;
 use aze_proto::predicate::Predicate;
@@ -9,7 +8,6 @@ use aze_proto::wire::Blob;
 use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, NameHash};
 use aze_sim::cluster::Layout;
 use std::collections::{BTreeMap, BTreeSet};
-use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 async fn listed(client: &Client, dir: Ino, limit: usize) -> Vec<String> {
     let (mut after, mut names) = (0, Vec::new());

@@ -1,14 +1,12 @@
 //! Wall clocks of servers that jump by hours: no answer is wrong, and nothing is done
 //! twice or not at all. Times of files are the only thing that they decide.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_io::sim::Faults;
 use aze_proto::Ino;
 use aze_sim::cluster::server_node;
 use futures_util::future::join_all;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster};
 
 /// Tasks that create names.
 const TASKS: usize = 24;

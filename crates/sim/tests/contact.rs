@@ -1,8 +1,7 @@
 //! Clients of one node open files through their node's server: a file that all of them open costs its home two opens for each node. What they
 //! open is right whoever changes it, and stays open when their server ends.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::{Access, Client, File};
 use aze_io::sim::Link;
 use aze_proto::{Change, Code, Identity, Ino, NameHash, ServerIndex};
@@ -11,7 +10,6 @@ use aze_sim::cluster::{Layout, client_node, server_node};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 const READ: Access = Access { read: true, write: false };
 const SERVERS: u16 = 3;

@@ -1,8 +1,6 @@
 //! What has come with an open for reading and writing is shown only while a request would be answered with the same.
 
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Access, Client, File, Room};
 use aze_io::sim::{Faults, Sim, SimRng};
 use aze_io::sync::Mutex;
@@ -14,7 +12,6 @@ use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_layout};
 
 const READ_WRITE: Access = Access { read: true, write: true };
 const ROUNDS: u64 = 60;

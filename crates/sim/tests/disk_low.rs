@@ -1,8 +1,7 @@
 //! A nearly full file system below a volume: the room left is for removals. And a disk full of units that only
 //! the last checkpoint names: writers wait for the next one.
 
-mod support;
-
+use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 use aze_client::File;
 use aze_io::sim::DiskFault;
 use aze_proto::message::Durability;
@@ -12,7 +11,6 @@ use aze_sim::cluster::Layout;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 /// Longer than a server takes to look again.
 const A_WHILE: Duration = Duration::from_secs(2);

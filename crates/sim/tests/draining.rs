@@ -7,11 +7,8 @@
 //! renames it. The rest of a chunk is one byte, over and over. A hole in the place of a mark counts as a mark, too.
 //! `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first.
 
-#[allow(dead_code, reason = "a panic is no finding of this file")]
-mod many;
-#[allow(dead_code, reason = "this file makes its clusters itself")]
-mod support;
-
+use crate::many::number;
+use crate::support::{ROOT, name};
 use aze_client::{Access, Client, File, NewFile, PutBack, Room};
 use aze_io::Io;
 use aze_io::sim::{DRIVER, Faults, Sim};
@@ -22,11 +19,9 @@ use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::backing::{Moods, SimBacking};
 use aze_sim::cluster::{CHUNK_BITS, Layout};
-use many::number;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, name};
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const CHUNKS: u64 = 3;
@@ -237,7 +232,7 @@ impl Writer {
         }
         let opened = match find(&self.client, file).await {
             Err(failure) if failure.code == Code::NotFound => {
-                let new = NewFile { exclusive: false, ..support::opened_file() };
+                let new = NewFile { exclusive: false, ..crate::support::opened_file() };
                 let made = self.client.create(&ROOT, Ino::ROOT, &name(&names_of(file)[0]), &new).await?;
                 made.file.ok_or_else(|| Failure::from(Code::Busy))?
             }

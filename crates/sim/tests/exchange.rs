@@ -1,8 +1,7 @@
 //! Two names that change places: with targets of any kind, with all the counts, for users who may, and with
 //! any server dying in the middle.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_client::Client;
 use aze_io::sim::Link;
 use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex};
@@ -10,7 +9,6 @@ use aze_sim::Cluster;
 use aze_sim::work::shared::new_file;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster};
 
 /// Longer than anything that goes on in the background.
 const SETTLE: Duration = Duration::from_secs(40);

@@ -1,8 +1,7 @@
 //! What the simulation has found, each with its story: as the scenario that shows it where there is
 //! a short one, else as the seed that found it. All failed before they were fixed.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_client::Client;
 use aze_io::sim::Link;
 use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, ServerIndex};
@@ -11,7 +10,6 @@ use aze_sim::work::shared::new_file;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster};
 
 fn names(prefix: &str) -> Vec<Name> {
     (0..24).map(|index| name(&format!("{prefix}{index}"))).collect()

@@ -1,9 +1,7 @@
 //! A server does a change, gives the slot to another one and ends before its answer has reached the client. Whoever has the slot knows how the
 //! change ended: the client repeats it there, under its number, and it takes effect once.
 
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Client, File};
 use aze_io::sim::Link;
 use aze_proto::message::Durability;
@@ -17,7 +15,6 @@ use aze_sim::cluster::{Layout, SECRET, VOLUME, client_node, server_node};
 use aze_sim::work::shared::new_file;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_layout};
 
 /// The giver. It keeps no map.
 const GIVER: ServerIndex = ServerIndex(2);

@@ -1,9 +1,8 @@
 //! Servers join under work, with faults: nothing acknowledged is lost, slots are balanced afterwards, and a server that dies before it
 //! has any takes nothing along. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first.
 
-mod many;
-mod support;
-
+use crate::many::{caught, number};
+use crate::support::{ROOT, create, with_cluster, with_layout};
 use aze_client::{Client, Locked};
 use aze_io::sim::Link;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -14,10 +13,8 @@ use aze_sim::cluster::{Layout, client_node, server_node};
 use aze_sim::work::shared::new_file;
 use aze_sim::{Cluster, Plan, run_plan};
 use futures_util::future::{Either, select};
-use many::{caught, number};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, with_cluster, with_layout};
 
 /// Seeds on every change.
 const SEEDS: u64 = 100;
@@ -213,8 +210,10 @@ fn change_with_lost_answer(switches: Switches) -> Result<bool, Code> {
         let (slot, _) =
             map.slots.next_to_balance(&[0, 1, 2].map(ServerIndex)).expect("a server without slots gets some");
         let slot_of = |name: &Name| map.slots.slot_of(NameHash::of(Ino::ROOT, name).shard(map.shards()));
-        let name =
-            (0..).map(|at| support::name(&format!("n{at}"))).find(|name| slot_of(name) == slot).expect("one is there");
+        let name = (0..)
+            .map(|at| crate::support::name(&format!("n{at}")))
+            .find(|name| slot_of(name) == slot)
+            .expect("one is there");
         // The connection stands before the answers get lost.
         let absent = client.lookup(&ROOT, Ino::ROOT, &name).await;
         assert_eq!(absent.map(|_| ()).map_err(|failure| failure.code), Err(Code::NotFound));
@@ -250,7 +249,7 @@ fn name_at(client: &Client, server: u16) -> Name {
     let map = client.map();
     let is_there =
         |name: &Name| map.server_of(NameHash::of(Ino::ROOT, name).shard(map.shards())) == Some(ServerIndex(server));
-    (0..64).map(|index| support::name(&format!("n{index}"))).find(is_there).expect("of 64 names one is there")
+    (0..64).map(|index| crate::support::name(&format!("n{index}"))).find(is_there).expect("of 64 names one is there")
 }
 
 const LOCK: LockSpec =

@@ -1,8 +1,7 @@
 //! The keeper of the map dies, or is cut off, and another server keeps it.
 
-mod many;
-mod support;
-
+use crate::many::{caught, number};
+use crate::support::{ROOT, create, with_cluster};
 use aze_client::Client;
 use aze_io::sim::Link;
 use aze_proto::{Code, FileKind, Ino, Name, NameHash, ServerIndex};
@@ -11,10 +10,8 @@ use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
 use aze_sim::keepers::run as keepers_run;
 use aze_sim::work::shared::new_file;
-use many::{caught, number};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, with_cluster};
 
 /// Until a rename of a directory is done that was asked for when the keeper had died.
 const TAKEOVER_TIME_MAX: Duration = Duration::from_secs(2);
@@ -24,7 +21,7 @@ fn name_at(client: &Client, dir: Ino, server: u16, number: usize) -> Name {
     let map = client.map();
     let is_there =
         |name: &Name| map.server_of(NameHash::of(dir, name).shard(map.shards())) == Some(ServerIndex(server));
-    let mut names = (0..4096).map(|index| support::name(&format!("n{index}"))).filter(is_there);
+    let mut names = (0..4096).map(|index| crate::support::name(&format!("n{index}"))).filter(is_there);
     names.nth(number).expect("of so many names some are there")
 }
 
@@ -222,11 +219,11 @@ fn a_seed_is_one_run() {
 fn old_ways(switches: Switches) -> Vec<String> {
     let found = Arc::new(aze_io::sync::Mutex::new(Vec::new()));
     let noted = found.clone();
-    support::with_layout(Layout { switches, ..Layout::of(3) }, |cluster, client| async move {
+    crate::support::with_layout(Layout { switches, ..Layout::of(3) }, |cluster, client| async move {
         let other = cluster.connect(1).await.expect("a quiet cluster connects");
         let (old, new) = (name_at(&client, Ino::ROOT, 0, 0), name_at(&client, Ino::ROOT, 1, 0));
         let dir = make_dir(&client, Ino::ROOT, &old).await;
-        make_dir(&client, dir, &support::name("inner")).await;
+        make_dir(&client, dir, &crate::support::name("inner")).await;
         for keeper in [ServerIndex(1), ServerIndex(2), ServerIndex(0)] {
             let path = format!("/{old}/inner").into_bytes();
             other.resolve(&ROOT, &path, true).await.expect("it is there");
@@ -278,7 +275,7 @@ fn tokens_that_are_not_asked_for_are_noticed() {
 fn decides_alone(switches: Switches) -> bool {
     let has_decided = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let noted = has_decided.clone();
-    support::with_layout(Layout { switches, ..Layout::of(3) }, |cluster, _client| async move {
+    crate::support::with_layout(Layout { switches, ..Layout::of(3) }, |cluster, _client| async move {
         let hand_over = async |heir| {
             let (done, result) = futures_channel::oneshot::channel();
             let keeper = cluster.server(0).expect("it runs");

@@ -1,9 +1,7 @@
 //! The keeper of a volume in directories dies, comes back, or ends with everybody: what the group has decided stays decided.
 
-mod many;
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::many::{caught, number};
+use crate::support::{ROOT, with_layout};
 use aze_client::Client;
 use aze_io::sim::{Faults, Link, Sim};
 use aze_io::sync::Mutex;
@@ -15,10 +13,8 @@ use aze_sim::cluster::Layout;
 use aze_sim::keepers::run_durable;
 use aze_sim::work::shared::new_file;
 use futures_util::future::join;
-use many::{caught, number};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, with_layout};
 
 /// Until a rename of a directory is done that was asked for when the keeper had died.
 const TAKEOVER_TIME_MAX: Duration = Duration::from_secs(3);
@@ -32,7 +28,7 @@ fn name_at(client: &Client, dir: Ino, server: u16, number: usize) -> Name {
     let map = client.map();
     let is_there =
         |name: &Name| map.server_of(NameHash::of(dir, name).shard(map.shards())) == Some(ServerIndex(server));
-    let mut names = (0..4096).map(|index| support::name(&format!("n{index}"))).filter(is_there);
+    let mut names = (0..4096).map(|index| crate::support::name(&format!("n{index}"))).filter(is_there);
     names.nth(number).expect("of so many names some are there")
 }
 

@@ -1,9 +1,7 @@
 //! Large writes, which servers receive straight into their memory for data: while payloads stop in the middle,
 //! connections are lost there, memory is full, and clients stall.
 
-#[allow(dead_code, reason = "each test program uses its part")]
-mod support;
-
+use crate::support::{ROOT, name, opened_file, with_layout};
 use aze_client::{Client, File};
 use aze_io::sim::{Faults, SlowPayloads};
 use aze_proto::{Code, Ino};
@@ -12,7 +10,6 @@ use aze_sim::bytes::data_of;
 use aze_sim::cluster::Layout;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, name, opened_file, with_layout};
 
 const CHUNK_BITS: u8 = 19;
 const CHUNK: u64 = 1 << CHUNK_BITS;

@@ -2,9 +2,8 @@
 //! and locks go along, and the processes of those that have left end. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the
 //! first.
 
-mod many;
-mod support;
-
+use crate::many::{caught, number};
+use crate::support::{ROOT, create, with_cluster, with_layout};
 use aze_io::sim::{Faults, Link, Sim};
 use aze_proto::{Change, Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex};
 use aze_server::sabotage::{Sabotage, Switches};
@@ -12,11 +11,9 @@ use aze_sim::cluster::{Layout, client_node, server_node};
 use aze_sim::work::shared::new_file;
 use aze_sim::{Cluster, Plan, run_plan};
 use futures_util::future::{Either, join, join_all, select};
-use many::{caught, number};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::{ROOT, create, with_cluster, with_layout};
 
 /// Orders of messages in which a directory's attributes are asked for.
 const ORDERS: u64 = 4;
@@ -99,7 +96,7 @@ fn name_at(client: &aze_client::Client, server: u16) -> Name {
     let map = client.map();
     let is_there =
         |name: &Name| map.server_of(NameHash::of(Ino::ROOT, name).shard(map.shards())) == Some(ServerIndex(server));
-    (0..64).map(|index| support::name(&format!("n{index}"))).find(is_there).expect("of 64 names one is there")
+    (0..64).map(|index| crate::support::name(&format!("n{index}"))).find(is_there).expect("of 64 names one is there")
 }
 
 /// A change is done, its answer gets lost, the server leaves and its process is killed: the client repeats the change, under its
@@ -148,7 +145,7 @@ fn idle_sessions_keep_what_they_have_open() {
         let map = client.map();
         let is_there =
             |name: &Name| map.server_of(NameHash::of(Ino::ROOT, name).shard(map.shards())) == Some(ServerIndex(1));
-        let names = (0..).map(|at| support::name(&format!("f{at}"))).filter(is_there).take(12);
+        let names = (0..).map(|at| crate::support::name(&format!("f{at}"))).filter(is_there).take(12);
         for (at, name) in names.enumerate() {
             let of = if at % 2 == 0 { &idle } else { &dies };
             kept.push(create(of, Ino::ROOT, &name.to_string()).await);
@@ -187,7 +184,7 @@ fn attributes_are_told(seed: u64) {
             let client = &client;
             async move {
                 let new = new_file(FileKind::Directory, true);
-                let made = client.create(&ROOT, Ino::ROOT, &support::name(&format!("d{at}")), &new).await;
+                let made = client.create(&ROOT, Ino::ROOT, &crate::support::name(&format!("d{at}")), &new).await;
                 let dir = made.expect("made").attr.ino;
                 for file in 0..10 {
                     create(client, dir, &format!("f{file}")).await.close().await.expect("closed");
@@ -228,7 +225,7 @@ fn attributes_are_told(seed: u64) {
 fn no_data_stay_of_a_file_that_was_removed_before() {
     with_cluster(3, |cluster, client| async move {
         for at in 0..8 {
-            let name = support::name(&format!("f{at}"));
+            let name = crate::support::name(&format!("f{at}"));
             let file = create(&client, Ino::ROOT, &name.to_string()).await;
             file.write(0, &[7; 400_000]).await.expect("written");
             file.close().await.expect("closed");

@@ -1,7 +1,6 @@
 //! How many names a file has: exact in the end, whichever answers were lost and servers died.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::Client;
 use aze_io::sim::Link;
 use aze_proto::message::Durability;
@@ -11,7 +10,6 @@ use aze_sim::cluster::Layout;
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 /// Longer than anything that goes on in the background.
 const SETTLE: Duration = Duration::from_secs(40);

@@ -1,8 +1,7 @@
 //! Slots of a volume in memory whose server dies are begun again, empty: each time with another life, so that no inode
 //! number names two files.
 
-mod support;
-
+use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 use aze_client::{Client, NewFile};
 use aze_io::sim::Link;
 use aze_io::sync::Mutex;
@@ -12,7 +11,6 @@ use aze_sim::cluster::{Layout, server_node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 /// Files made in each life.
 const FILES: usize = 40;

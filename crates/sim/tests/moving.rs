@@ -1,11 +1,9 @@
 //! Slots move between servers under work, with faults: nothing acknowledged is lost, retries are recognised, opens and locks
 //! go along, and at the end each shard is served by one server. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first.
 
-mod many;
-
+use crate::many::{caught, number};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::{Plan, run_plan};
-use many::{caught, number};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

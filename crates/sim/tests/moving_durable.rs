@@ -2,11 +2,9 @@
 //! back: what was promised is there, once, and served by one server. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first,
 //! `AZE_SIM_TRACE=1` tells what happened.
 
-mod many;
-
+use crate::many::{caught, number};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::persistence::{PersistentPlan, PlanOf, run, run_counting};
-use many::{caught, number};
 
 /// Seeds on every change.
 const SEEDS: u64 = 40;

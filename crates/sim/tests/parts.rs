@@ -1,9 +1,7 @@
 //! The home of a directory counts on what holders have said of their parts, until they tell it of a change: what has been answered shows, and
 //! directories that are looked at under work are at the end as they say, with faults, while slots move, and while servers leave and join.
 
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::support::{ROOT, name, with_cluster};
 use aze_client::Client;
 use aze_proto::{FileKind, Ino, Name, NameHash, ServerIndex};
 use aze_server::sabotage::{Sabotage, Switches};
@@ -11,7 +9,6 @@ use aze_sim::work::shared::new_file;
 use aze_sim::{Cluster, Plan, run_plan};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, name, with_cluster};
 
 const SERVERS: u16 = 3;
 

@@ -1,11 +1,8 @@
 //! Persistent volumes, from many seeds. `AZE_SIM_SEEDS` sets how many, `AZE_SIM_FROM` the first,
 //! `AZE_SIM_TRACE=1` tells what happened.
 
-#[allow(dead_code, reason = "a panic ends these tests")]
-mod many;
-
+use crate::many::number;
 use aze_sim::persistence::{PersistentPlan, PlanOf, run, run_counting};
-use many::number;
 
 /// Seeds on every change.
 const SEEDS: u64 = 40;

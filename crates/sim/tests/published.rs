@@ -1,7 +1,6 @@
 //! What clients read without a request is what a request would have been answered with, and takes none.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::Client;
 use aze_io::sim::Link;
 use aze_proto::message::Durability;
@@ -12,7 +11,6 @@ use aze_sim::cluster::{Layout, server_node};
 use aze_sim::work::shared::new_file;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 fn layout(servers: u16) -> Layout {
     Layout { published_bytes: 1 << 20, ..Layout::of(servers) }
@@ -333,7 +331,7 @@ fn looked_up_while_slots_move(switches: Switches) -> (usize, usize) {
             }
             let now = cluster.server(0).expect("it runs").map();
             let to_one = |name: &str| {
-                let slot = now.slots.slot_of(NameHash::of(Ino::ROOT, &support::name(name)).shard(now.shards()));
+                let slot = now.slots.slot_of(NameHash::of(Ino::ROOT, &crate::support::name(name)).shard(now.shards()));
                 let primary = |map: &aze_proto::ShardMap| map.slots.get(slot).map(|slot| slot.primary);
                 primary(&now) == Some(ServerIndex(1)) && primary(&before) == Some(ServerIndex(2))
             };

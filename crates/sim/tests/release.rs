@@ -5,9 +5,7 @@
 //! A stager copies files that are at rest by their counts of changes, and releases those that are still as they were copied.
 //! Writers and stager are killed and come again; in some runs servers are, too.
 
-#[allow(dead_code, reason = "this file makes its clusters itself")]
-mod support;
-
+use crate::support::{ROOT, name, opened_file};
 use aze_client::{Access, Client, NewFile};
 use aze_io::Io;
 use aze_io::sim::{Faults, Sim};
@@ -19,7 +17,6 @@ use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, name, opened_file};
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const FILES: usize = 3;

@@ -1,8 +1,7 @@
 //! Requests are counted where the servers dispatch them: what the project promises about round
 //! trips is proven on the other side of the wire.
 
-mod support;
-
+use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 use aze_client::{Access, Client, Lister, NewFile};
 use aze_proto::message::Durability;
 use aze_proto::{FileKind, Ino};
@@ -13,7 +12,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const READ: Access = Access { read: true, write: false };
 const READ_WRITE: Access = Access { read: true, write: true };

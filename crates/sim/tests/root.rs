@@ -1,8 +1,7 @@
 //! A server has ended, the root's home among others: what needs it fails at once, and names in the root go on at the others. What a client owes
 //! it comes to it when it is back.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::Client;
 use aze_proto::message::Durability;
 use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, NameHash, ServerIndex, Time, XattrHow};
@@ -13,7 +12,6 @@ use aze_sim::work::shared::new_file;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
 
 const SERVERS: u16 = 4;
 

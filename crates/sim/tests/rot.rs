@@ -1,12 +1,10 @@
 //! A bit flipped in the store is never served: the reader gets an error that names server and
 //! chunk.
 
-mod support;
-
+use crate::support::{ROOT, create, with_cluster};
 use aze_proto::Code;
 use aze_sim::bytes::data_of;
 use aze_sim::cluster::CHUNK_BITS;
-use support::{ROOT, create, with_cluster};
 
 /// Flips in this test.
 const FLIPS: u64 = 100;
@@ -39,7 +37,10 @@ fn every_flipped_bit_is_an_error_that_names_server_and_chunk() {
             let whole = file.read(offset, 1 << CHUNK_BITS).await.expect("the other chunks are sound");
             assert_eq!(whole, data[offset as usize..][..1 << CHUNK_BITS]);
             file.close().await.expect("a file that is open can be closed");
-            client.unlink(&ROOT, dir, &support::name(&format!("f{flip}"))).await.expect("a rotten file can be removed");
+            client
+                .unlink(&ROOT, dir, &crate::support::name(&format!("f{flip}")))
+                .await
+                .expect("a rotten file can be removed");
         }
     });
 }

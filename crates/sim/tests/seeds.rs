@@ -1,12 +1,10 @@
 //! Many seeds, each a cluster of its own with faults of its own. `AZE_SIM_SEEDS` sets how many,
 //! `AZE_SIM_FROM` the first.
 
-mod many;
-
+use crate::many::{caught, number};
 use aze_server::sabotage::Switches;
 use aze_sim::persistence::PersistentPlan;
 use aze_sim::{Plan, run, run_plan};
-use many::{caught, number};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

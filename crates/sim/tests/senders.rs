@@ -1,8 +1,7 @@
 //! Who may send which request: servers enforce the column `sender` and the keeper's part of the column `to` of
 //! `proto/src/rules.rs`.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_proto::message::{Reply, Request};
 use aze_proto::{
     Code, Failure, Generation, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, ShardId, TxId, rules,
@@ -12,7 +11,6 @@ use aze_sim::Cluster;
 use aze_sim::cluster::{SECRET, VOLUME, client_node};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster};
 
 const STRANGER: Identity = Identity { uid: 7, gid: 7, groups: Vec::new() };
 

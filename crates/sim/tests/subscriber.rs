@@ -1,14 +1,11 @@
 //! What a client tells those with whom it shares published indexes, so that they believe nothing that it would not believe.
 
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::support::{ROOT, create, name, with_layout};
 use aze_client::Subscriber;
 use aze_proto::{Code, Ino, NamespaceEpoch, Time};
 use aze_sim::cluster::Layout;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
-use support::{ROOT, create, name, with_layout};
 
 /// Counts what it is told.
 #[derive(Default)]

@@ -1,14 +1,12 @@
 //! Two equal counts of changes, one after the other: all that was read in between was there at one moment.
 
-mod support;
-
+use crate::support::{ROOT, create, name, with_cluster};
 use aze_client::{Access, Client};
 use aze_io::sim::Faults;
 use aze_proto::Ino;
 use aze_sim::cluster::CHUNK_BITS;
 use futures_util::future::join;
 use std::cell::{Cell, RefCell};
-use support::{ROOT, create, name, with_cluster};
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const CHUNKS: u64 = 6;

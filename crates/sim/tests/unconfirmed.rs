@@ -4,8 +4,7 @@
 //! then its server dies. The coordinator then restored the old name, since every inode must have a name: but the inode had
 //! another one already, or was removed.
 
-mod support;
-
+use crate::support::{ROOT, create, with_cluster};
 use aze_client::Client;
 use aze_io::sim::Link;
 use aze_proto::{Code, FileKind, Ino, Name, NameHash, ServerIndex};
@@ -14,7 +13,6 @@ use aze_sim::work::shared::new_file;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, with_cluster};
 
 /// Longer than anything that goes on in the background.
 const SETTLE: Duration = Duration::from_secs(40);
@@ -27,7 +25,10 @@ fn name_at(client: &Client, server: u16, prefix: &str) -> Name {
     let map = client.map();
     let is_there =
         |name: &Name| map.server_of(NameHash::of(Ino::ROOT, name).shard(map.shards())) == Some(ServerIndex(server));
-    (0..64).map(|index| support::name(&format!("{prefix}{index}"))).find(is_there).expect("of 64 names one is there")
+    (0..64)
+        .map(|index| crate::support::name(&format!("{prefix}{index}")))
+        .find(is_there)
+        .expect("of 64 names one is there")
 }
 
 async fn make(client: &Client, name: &Name, kind: FileKind) -> Ino {

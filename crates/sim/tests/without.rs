@@ -1,11 +1,7 @@
 //! A volume in directories is started without some of its servers: the others serve what they have, and nothing is cleaned up, guessed or decided
 //! that would remove what a server has which was left out. Each protection is removed once, which is noticed.
 
-#[allow(dead_code, reason = "a part of what tests share")]
-mod many;
-#[allow(dead_code, reason = "a part of what tests share")]
-mod support;
-
+use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Access, Client};
 use aze_io::sim::{Faults, Sim};
 use aze_proto::message::Durability;
@@ -18,7 +14,6 @@ use aze_sim::work::shared::new_file;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{ROOT, create, name, with_layout};
 
 /// The server that is left out, where one is.
 const AWAY: u16 = 2;
