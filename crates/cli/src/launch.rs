@@ -31,8 +31,7 @@ pub fn default_launcher() -> &'static str {
 /// Lines of a log that are shown when a server could not start.
 const TAIL_LINES: usize = 12;
 
-/// How long servers get to end by themselves when a start is called off. On a machine whose cores are all busy it takes more than 10 s now
-/// and then, since a thread of lowest priority ends last.
+/// How long servers get to end by themselves when a start is called off, on a machine whose cores are all busy.
 const CALL_OFF_TIME: Duration = Duration::from_secs(30);
 
 /// What a server is told at its start.

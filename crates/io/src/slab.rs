@@ -220,7 +220,7 @@ impl Slab {
 
     /// Keeps at least `window_bytes` beyond all memory ever allocated faulted in, as long as the
     /// capacity lasts, so that an allocation need not wait for the system to find and zero
-    /// pages. Called again, it changes the window. Does not block: a thread of lowest priority
+    /// pages. Called again, it changes the window. Does not block: a thread of low priority
     /// (`aze-fault-ahead`) does the work, sleeps otherwise and ends with the slab.
     ///
     /// # Errors

@@ -15,8 +15,9 @@ use super::region::Region;
 /// also wakes only once this much is missing.
 const STEP_BYTES: u64 = 2 << 20;
 
-/// A thread's lowest priority (setpriority(2)).
-const NICE_LOWEST: i32 = 19;
+/// Priority of the thread (setpriority(2)): a quarter of what other threads get. With the lowest one, or that of an idle machine, it may wait for
+/// seconds while it has the lock of the process's memory, or is the last thread of a process that ends.
+const NICE: i32 = 6;
 
 /// How far the region was used and faulted in.
 pub(super) struct Ahead {
@@ -86,7 +87,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// Ends the thread after the step it is at; does not wait for it, since a thread of lowest
+    /// Ends the thread after the step it is at; does not wait for it, since a thread of low
     /// priority may take its time on a busy machine. The region lives until it has ended.
     pub(super) fn stop(&self) {
         self.state.lock().is_stopping = true;
@@ -94,7 +95,7 @@ impl Ahead {
     }
 
     fn work(&self) {
-        yield_to_everyone();
+        yield_to_others();
         let mut state = self.state.lock();
         while !state.is_stopping && !state.gave_up {
             let Some((from, len)) = self.missing(state.window_bytes) else {
@@ -142,13 +143,9 @@ impl Ahead {
     }
 }
 
-/// Gives the calling thread the lowest priority, so that it runs when no other thread wants to.
-/// Where the system refuses it keeps the one it has.
-fn yield_to_everyone() {
+/// Gives the calling thread a low priority, so that others go first. Where the system refuses it keeps the one it has.
+fn yield_to_others() {
     // Zero names the calling thread: Linux keeps this for each (setpriority(2), "C library/kernel differences").
     // SAFETY: takes no pointer.
-    let _may_be_refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE_LOWEST) };
-    let normal = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameter is live and only read.
-    let _may_be_refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const normal) };
+    let _may_be_refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
