@@ -21,9 +21,10 @@ use crate::route::{Place, Question};
 use aze_io::sync::Mutex;
 use aze_proto::rules::Changes;
 use aze_proto::{Attr, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Request};
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Files that were opened once, the latest.
@@ -41,7 +42,12 @@ const HELD: Duration = CONTENTS_TIME;
 /// Inodes share counters of changes; two that share one cost a request now and then.
 const COUNTERS: usize = 1 << 12;
 
+/// Whether this process is told before a path through the directory changes.
+pub type IsTold = Arc<dyn Fn(Ino) -> BoxFuture<'static, bool> + Send + Sync>;
+
 pub(crate) struct Again {
+    /// In which directories names are believed.
+    pub(crate) is_told: OnceLock<IsTold>,
     table: Mutex<Table>,
     /// Changes of this client, begun, and again when they ended: of inodes, and of names.
     changes: Vec<AtomicU64>,
@@ -133,7 +139,7 @@ impl Default for Again {
     fn default() -> Again {
         let changes = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
         let (names, all, opens) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Again { table: Mutex::default(), changes, names, all, opens }
+        Again { is_told: OnceLock::new(), table: Mutex::default(), changes, names, all, opens }
     }
 }
 
@@ -174,6 +180,14 @@ impl Table {
 }
 
 impl Again {
+    /// Whether a name in the directory may lead to a file without a request.
+    pub(crate) async fn believes_names_in(&self, dir: Ino) -> bool {
+        match self.is_told.get() {
+            Some(is_told) => is_told(dir).await,
+            None => false,
+        }
+    }
+
     fn counter(&self, ino: Ino) -> &AtomicU64 {
         &self.changes[(ino.0 ^ ino.0 >> 48) as usize % COUNTERS]
     }

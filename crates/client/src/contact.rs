@@ -4,6 +4,7 @@
 //! It alone knows which opens go that way, and that a file which was opened so is opened at its home when the server ends. Where few files
 //! are opened by others, too, nearly all opens go to the homes at once.
 
+use crate::again::IsTold;
 use crate::client::{Client, Core};
 use crate::closes::{At, Registered, Unopened};
 use crate::file::{Access, File, How};
@@ -223,6 +224,13 @@ impl Client {
     /// Opens files by their paths, for reading only, through servers of this node from now on where that saves others a request.
     pub fn use_contacts(&self) {
         self.core.contacts.are_used.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on a name in a directory leads to the file to which it led before, without a request, where this client listens for recalls and
+    /// `is_told` says that whoever changes paths through the directory tells this process first, as [`Client::open_shared`] is told.
+    pub fn believe_names_in(&self, is_told: IsTold) {
+        // The first one counts.
+        let _same = self.core.again.is_told.set(is_told);
     }
 
     /// Opens a regular file below a directory for reading, for one of many that do so: where this client listens for recalls, a file that was

@@ -27,6 +27,8 @@ type Components = BTreeMap<(usize, Ino, Name), Ino>;
 #[derive(Default)]
 struct State {
     epoch: NamespaceEpoch,
+    /// A server has answered at this epoch although it knows a newer one.
+    overtaken: Option<NamespaceEpoch>,
     identities: Vec<Identity>,
     /// Used since the last change of guard.
     young: Components,
@@ -40,7 +42,7 @@ impl State {
     }
 
     fn clear(&mut self) {
-        *self = State { epoch: self.epoch, ..State::default() };
+        *self = State { epoch: self.epoch, overtaken: self.overtaken, ..State::default() };
     }
 
     fn put(&mut self, key: (usize, Ino, Name), dir: Ino) {
@@ -72,10 +74,19 @@ impl DirCache {
         Some(dir)
     }
 
+    /// A server that knows the namespace epoch `now` has answered a request by a path that was found at `epoch`: the request came before
+    /// a change of paths and was answered after it. Whom the server has told of what it had to serve then, it alone knows.
+    pub(crate) fn answered(&self, epoch: NamespaceEpoch, now: NamespaceEpoch) {
+        if now > epoch {
+            let mut state = self.state.lock();
+            state.overtaken = state.overtaken.max(Some(epoch));
+        }
+    }
+
     /// Remembers the result of a lookup under `epoch`; not if something has changed since.
     pub(crate) fn insert(&self, who: &Identity, parent: Ino, name: &Name, dir: Ino, epoch: NamespaceEpoch) {
         let mut state = self.state.lock();
-        if state.epoch != epoch {
+        if state.epoch != epoch || state.overtaken.is_some_and(|overtaken| overtaken >= epoch) {
             return;
         }
         let identity = match state.identity(who) {
@@ -151,6 +162,20 @@ mod tests {
         }
         dirs.forget_all();
         assert_eq!([1, 2].map(|uid| dirs.get(&user(uid), Ino(1), &name("b"), NOW)), [None, None]);
+    }
+
+    #[test]
+    fn an_answer_with_a_newer_epoch_is_not_remembered() {
+        let (dirs, next) = (DirCache::default(), NamespaceEpoch(3));
+        dirs.answered(NOW, NOW);
+        dirs.insert(&user(1), Ino(1), &name("a"), Ino(5), NOW);
+        assert_eq!(dirs.get(&user(1), Ino(1), &name("a"), NOW), Some(Ino(5)));
+        dirs.answered(NOW, next);
+        dirs.insert(&user(1), Ino(1), &name("b"), Ino(6), NOW);
+        assert_eq!(dirs.get(&user(1), Ino(1), &name("b"), NOW), None);
+        dirs.adopt(next, true, &[]);
+        dirs.insert(&user(1), Ino(1), &name("b"), Ino(6), next);
+        assert_eq!(dirs.get(&user(1), Ino(1), &name("b"), next), Some(Ino(6)));
     }
 
     #[test]

@@ -199,7 +199,9 @@ impl Core {
         knowing: Knowing,
     ) -> Result<Named, Failure> {
         let known_name = match knowing {
-            Knowing::Since(epoch) if self.leases.are_wanted() => Some(KnownName { parent, name: name.clone(), epoch }),
+            Knowing::Since(epoch) if self.again.believes_names_in(parent).await => {
+                Some(KnownName { parent, name: name.clone(), epoch })
+            }
             _ => None,
         };
         if let Some(file) = known_name.as_ref().and_then(|known| self.open_named_again(who, known, how)) {

@@ -225,6 +225,9 @@ impl Core {
                     #[cfg(debug_assertions)]
                     planted(question.request, Planted::Answered);
                     self.has_answered(question.request);
+                    if question.request.needs_namespace_epoch() {
+                        self.dirs.answered(namespace_epoch, answer.header.namespace_epoch);
+                    }
                     return Ok(answer);
                 }
                 Err(failure) => failure,

@@ -11,7 +11,7 @@ use aze_io::Io;
 use aze_io::sync::Mutex;
 use aze_proto::limits::CONTACT_JOB;
 use aze_proto::{Failure, Identity, Ino, ShardMap};
-use aze_server::{Through, Wanted};
+use aze_server::{IsTold, Through, Wanted};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -31,12 +31,13 @@ impl Contact {
         Arc::new(Contact { io, config, client: Mutex::default(), turns: Turns::new() })
     }
 
-    fn client(&self, map: &ShardMap) -> Arc<Client> {
+    fn client(&self, map: &ShardMap, is_told: IsTold) -> Arc<Client> {
         let mut client = self.client.lock();
         let client = client.get_or_insert_with(|| {
             let client = Client::connect_knowing(self.io.clone(), self.config.clone(), map.clone());
             // The client itself forgets a file that is recalled, and holds no copies for others.
             client.listen(Box::new(|_| async {}.boxed()));
+            client.believe_names_in(is_told);
             client
         });
         client.clone()
@@ -46,8 +47,8 @@ impl Contact {
 impl aze_server::Contact for Contact {
     fn open(self: Arc<Self>, wanted: Wanted) -> BoxFuture<'static, Result<Through, Failure>> {
         async move {
-            let Wanted { map, who, dir, path, contents, epoch } = wanted;
-            let client = self.client(&map);
+            let Wanted { map, who, dir, path, contents, epoch, is_told } = wanted;
+            let client = self.client(&map, is_told);
             let _turn = self.turns.turn((who.clone(), dir, path.clone())).await;
             let (file, is_shared) = client.open_shared(&who, dir, &path, epoch).await?;
             let contents = if contents { file.contents_as_opened() } else { None };

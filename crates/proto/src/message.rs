@@ -155,10 +155,12 @@ wire_enum! {
         55 = ParentOf { ino: Ino },
         /// Home of a directory: make it dead if it is empty everywhere. Reply: `Done`.
         56 = CloseDir { dir: Ino },
-        /// Keeper: a directory is renamed or loses rights. Answered when every server knows. Reply: `EpochIs`.
+        /// Keeper: a directory is renamed or loses rights. Answered when every server knows that serves paths through it. Reply: `EpochIs`.
         57 = RaiseEpoch { dir: Ino },
-        /// Server, from the keeper. Reply: `Done`.
-        58 = EpochPush { epoch: NamespaceEpoch, dir: Ino },
+        /// Server, from the keeper: `changed` are renamed or lose rights, the last one at this epoch, and each at the one after that of the
+        /// one before it. This server is the home of the directories `at_home`, and may have entries of those `with_entries`.
+        /// Reply: `PathsAre`.
+        58 = EpochPush { epoch: NamespaceEpoch, changed: Vec<Ino>, at_home: Vec<Ino>, with_entries: Vec<Ino> },
         /// Keeper: the one token for moving directories between parents. Reply: `Done`.
         59 = TakeToken { tx: TxId },
         /// Keeper: the transaction needs the token no longer; 0 means those of earlier lives of the sender. Reply: `Done`.

@@ -238,7 +238,7 @@ impl Request {
     ParentOf:        Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [ParentIs]
     CloseDir:        Home   Servers Names   Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     RaiseEpoch:      Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [EpochIs]
-    EpochPush:       Server Servers Nothing Plain Again Written AtOnce  Unmapped  Lean AnyGen Bare   Soon  [EpochIs]
+    EpochPush:       Server Servers Nothing Plain Again Written AtOnce  Unmapped  Lean AnyGen Bare   Soon  [PathsAre]
     TakeToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     DropToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     TruncateData:    Slots  Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]

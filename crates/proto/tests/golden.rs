@@ -367,6 +367,17 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             "open through",
             Request::OpenThrough { dir: Ino(9), path: Blob(vec![7]), handle: 5, contents: true }.to_bytes(),
         ),
+        (
+            "epoch push",
+            Request::EpochPush {
+                epoch: NamespaceEpoch(5),
+                changed: vec![Ino(6)],
+                at_home: vec![Ino(7)],
+                with_entries: vec![Ino(8)],
+            }
+            .to_bytes(),
+        ),
+        ("paths", Reply::PathsAre { holders: vec![ServerIndex(2)], within: vec![Ino(9)], is_all: true }.to_bytes()),
         ("close through", Request::CloseThrough { handles: vec![5] }.to_bytes()),
         (
             "opened through",
@@ -537,6 +548,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("open to run", "7f0009000000000000000500000000000000"),
     ("open through", "800009000000000000000100000007050000000000000001"),
+    ("epoch push", "3a000500000000000000010000000600000000000000010000000700000000000000010000000800000000000000"),
+    ("paths", "5d0001000000020001000000090000000000000001"),
     ("close through", "8100010000000500000000000000"),
     (
         "opened through",

@@ -287,8 +287,17 @@ impl Server {
     /// Carries on a request that must wait, until it is done or its client has given up.
     async fn carry(self: Arc<Self>, request: Request, mut work: Work, mut wait: Wait) {
         let result = loop {
+            let was_told = !matches!(wait, Wait::Stub(_));
             if let Err(failure) = self.wait_for(&mut work, wait).await {
                 break Err(failure);
+            }
+            // Only the home of a directory whose stub was not here has been told of changes of paths through it.
+            if !was_told
+                && request.needs_namespace_epoch()
+                && !self.config.switches.is(Sabotage::CheckPathsOnce)
+                && let Some(refusal) = self.namespace.refusal(work.header.namespace_epoch)
+            {
+                break Err(Failure::refused(refusal));
             }
             // A newer time: the request takes effect now, not when it arrived.
             work.stamp.time = self.clock.next(&self.io, work.header.time);
@@ -564,7 +573,9 @@ impl Server {
             // From servers only.
             Request::Join { slot, info } => self.join(*slot, info),
             Request::MapPush { map } => self.map_pushed(map),
-            Request::StubGet { dir, holder, incarnation } => self.stub_get(*dir, *holder, *incarnation),
+            Request::StubGet { dir, holder, incarnation } => {
+                self.stub_get(*dir, *holder, *incarnation, work.header.namespace_epoch)
+            }
             Request::StubClose { dir, round } => {
                 Ok(Reply::StubClosed { empty: self.directories.close(*dir, *round) }.into())
             }
@@ -594,7 +605,9 @@ impl Server {
             Request::ParentOf { ino } => self.parent_of(*ino),
             Request::CloseDir { dir } => self.close_dir(*dir),
             Request::RaiseEpoch { dir } => self.raise_epoch(*dir),
-            Request::EpochPush { epoch, dir } => self.epoch_pushed(*epoch, *dir, work),
+            Request::EpochPush { epoch, changed, at_home, with_entries } => {
+                self.epoch_pushed((*epoch, changed), (at_home, with_entries), work)
+            }
             Request::RootRights => self.root_rights(),
             Request::GroupKept => Ok(self.group_kept()?.into()),
             Request::Group { formed, bytes } => self.group_message(*formed, bytes),

@@ -33,7 +33,7 @@ mod work;
 
 pub use aze_store::disk::manifest::{FORMAT, FORMAT_SEVERAL};
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
-pub use coherence::state::through::{Contact, Through, Wanted};
+pub use coherence::state::through::{Contact, IsTold, Through, Wanted};
 pub use membership::members::{start, start_when};
 pub use membership::state::progress::{Stage, Tell};
 pub use persistence::check::{Problem, Report, check};

@@ -12,6 +12,7 @@ mod keeper;
 mod leave;
 pub(crate) mod members;
 mod moves;
+mod paths;
 mod peers;
 mod sessions;
 pub(crate) mod state;

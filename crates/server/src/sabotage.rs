@@ -20,6 +20,20 @@ pub enum Sabotage {
     SkipDuplicateCheck,
     /// Requests that know of fewer renamed directories than the server are served.
     SkipNamespaceEpochCheck,
+    /// Of a change of paths only the homes of directories are told, and not who has their entries.
+    TellHomesAlone,
+    /// Nothing is asked about directories in the one that changes.
+    TellOneDirectory,
+    /// Who gets a directory's stub does not get the namespace epoch with it.
+    GrantStubsAlone,
+    /// A request that has waited for a stub is served although a path has changed meanwhile.
+    CheckPathsOnce,
+    /// A slot that moves while a change of paths is told is not noticed.
+    TellBeforeMoves,
+    /// A rename asks nothing about its second directory before it begins.
+    RenameUntold,
+    /// A server's client opens a file again by a name in a directory of which the server is not told.
+    BelieveNamesUntold,
     /// New rights of the root are told to those servers only that have got its stub.
     TellHoldersOfRoot,
     /// A server does not tell the home of a directory before it answers a change of its part.

@@ -87,7 +87,8 @@ pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + '
 impl Work {
     /// A request of this server to itself, with the rights of the volume.
     pub(crate) fn local(server: &Server, shard: ShardId) -> Work {
-        let header = Header { shard, map_epoch: server.map_epoch_now(), ..Header::new(Kind::Request, 0) };
+        let (map_epoch, namespace_epoch) = (server.map_epoch_now(), server.namespace_epoch());
+        let header = Header { shard, map_epoch, namespace_epoch, ..Header::new(Kind::Request, 0) };
         let session = server.session();
         let stamp =
             Stamp { time: server.clock.next(&server.io, Time(0)), session, sequence: Sequence(0), floor: Sequence(0) };

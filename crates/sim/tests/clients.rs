@@ -15,6 +15,7 @@ mod contents;
 mod exchange;
 mod given;
 mod parts;
+mod paths;
 mod published;
 mod requests;
 mod rough;

@@ -5,6 +5,7 @@ use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::{Access, Client, File};
 use aze_io::sim::Link;
 use aze_proto::{Change, Code, Identity, Ino, NameHash, ServerIndex};
+use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
 use futures_util::future::join_all;
@@ -170,6 +171,27 @@ fn what_others_have_changed_is_opened_as_it_is_now() {
         let files = open_all(&clients, &path).await;
         assert_eq!(files.iter().map(|file| file.ino()).collect::<Vec<_>>(), [new; NEAR]);
     });
+}
+
+/// How many clients open a file by a path that its directory has lost, after they have opened it by that.
+fn opened_by_an_old_path(switches: Switches) -> usize {
+    with_layout(Layout { switches, ..layout() }, |cluster, writer| async move {
+        let (_, path) = file_at_first(&writer, b"one").await;
+        let clients = near(&cluster, 1, 1).await;
+        for _ in 0..3 {
+            drop(open_all(&clients, &path).await);
+        }
+        let dir = &path[..path.rfind('/').expect("a path")];
+        writer.rename_path(&ROOT, dir, "/old", false).await.expect("it is there");
+        let opened = join_all(clients.iter().map(|client| client.open_path(&ROOT, &path, READ))).await;
+        opened.iter().filter(|file| file.is_ok()).count()
+    })
+}
+
+#[test]
+fn a_name_is_believed_where_the_server_is_told_of_paths() {
+    assert_eq!(opened_by_an_old_path(Switches::default()), 0);
+    assert_ne!(opened_by_an_old_path(Switches::without(Sabotage::BelieveNamesUntold)), 0, "it is noticed");
 }
 
 #[test]

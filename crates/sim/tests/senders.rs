@@ -62,7 +62,12 @@ fn from_servers() -> Vec<Request> {
         Request::ParentOf { ino },
         Request::CloseDir { dir },
         Request::RaiseEpoch { dir },
-        Request::EpochPush { epoch: NamespaceEpoch(9), dir },
+        Request::EpochPush {
+            epoch: NamespaceEpoch(9),
+            changed: vec![dir],
+            at_home: vec![dir],
+            with_entries: Vec::new(),
+        },
         Request::TakeToken { tx },
         Request::DropToken { tx },
         Request::TruncateData { ino, generation: Generation(1), length: 0, chunk_bits: 16 },

@@ -22,9 +22,14 @@ const MOMENT: Duration = Duration::from_micros(2);
 
 /// A name in the root directory whose entry is on a server.
 fn name_at(client: &Client, server: u16, prefix: &str) -> Name {
+    name_in(client, Ino::ROOT, server, prefix)
+}
+
+/// The same in any directory.
+fn name_in(client: &Client, dir: Ino, server: u16, prefix: &str) -> Name {
     let map = client.map();
     let is_there =
-        |name: &Name| map.server_of(NameHash::of(Ino::ROOT, name).shard(map.shards())) == Some(ServerIndex(server));
+        |name: &Name| map.server_of(NameHash::of(dir, name).shard(map.shards())) == Some(ServerIndex(server));
     (0..64)
         .map(|index| crate::support::name(&format!("{prefix}{index}")))
         .find(is_there)
@@ -149,7 +154,9 @@ fn a_silent_server_is_named_by_all_renames_that_need_it() {
             .map(|index| (name_at(&client, 0, &format!("old{index} ")), name_at(&client, 1, &format!("new{index} "))))
             .collect();
         for (old, _) in &names {
-            make(&client, old, FileKind::Directory).await;
+            let dir = make(&client, old, FileKind::Directory).await;
+            // So server 2 serves paths through it.
+            create(&client, dir, &name_in(&client, dir, 2, "below").to_string()).await;
         }
         cluster.sim.set_link("s0", "s2", Link::Down);
         let began_ns = cluster.sim.now_ns();
@@ -187,6 +194,7 @@ fn a_server_that_has_ended_need_not_confirm() {
             let made = other.create_path(&ROOT, &inner, &new_file(FileKind::Directory, true)).await;
             made.expect("a quiet cluster makes names");
             make(&client, &name_at(&client, 2, "there"), FileKind::File).await;
+            create(&client, dir, &name_in(&client, dir, 2, "below").to_string()).await;
             cluster.kill_server(2, is_silent);
             cluster.sim.sleep(Duration::from_secs(3)).await;
             let answer = client.rename(&ROOT, Ino::ROOT, &old, Ino::ROOT, &new, false).await;

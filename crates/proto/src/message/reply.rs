@@ -128,6 +128,9 @@ wire_enum! {
         91 = GroupKeptIs { volume: Option<u64>, agreed: Option<Box<Agreed>>, begun: u64, complete: u64, away: Vec<Away> },
         /// A file is open; `is_shared`: it was opened more than once lately. `contents`: all of them, if they came along.
         92 = OpenedThrough { attr: Attr, is_shared: bool, contents: Option<Blob> },
+        /// Servers that hold stubs of the directories `at_home`, but for the one that answers, and the directories that it has in all that were
+        /// named. `is_all`: these are certainly all.
+        93 = PathsAre { holders: Vec<ServerIndex>, within: Vec<Ino>, is_all: bool },
         /// So many slots are to move until all servers have as many, but for one.
         84 = Balancing { slots: u32 },
         /// Whether all data of a file that a server has are those of the version asked about. They are copies of the backing then.

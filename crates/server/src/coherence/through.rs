@@ -1,11 +1,13 @@
 //! Files that clients of this node open through this server, by its own client of the volume (FINCHFS, "contact servers").
 
-use crate::coherence::state::through::{Through, Wanted};
+use crate::coherence::state::through::{IsTold, Through, Wanted};
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work, then};
 use aze_proto::wire::Blob;
 use aze_proto::{Code, Failure, Ino, Reply};
+use futures_util::FutureExt;
 use std::sync::Arc;
 
 impl Server {
@@ -24,7 +26,12 @@ impl Server {
         // A change of paths that neither knows yet has not been acknowledged.
         let epoch = work.header.namespace_epoch.max(self.namespace_epoch());
         let (who, path) = (work.identity.clone(), path.0.clone());
-        let wanted = Wanted { map: self.map(), who, dir, path, contents, epoch };
+        let me = self.me.clone();
+        let is_told: IsTold = Arc::new(move |dir| match me.upgrade() {
+            Some(server) => server.is_told_of(dir).boxed(),
+            None => async { false }.boxed(),
+        });
+        let wanted = Wanted { map: self.map(), who, dir, path, contents, epoch, is_told };
         let (server, session) = (self.clone(), work.session);
         then(async move {
             let Through { attr, is_shared, contents, held } = contact.open(wanted).await?;
@@ -37,6 +44,16 @@ impl Server {
             }
             Ok(Reply::OpenedThrough { attr, is_shared, contents: contents.map(Blob) })
         })
+    }
+
+    /// Whether this server is told of changes of paths through a directory before they are decided: it gets the directory's stub for that, if it
+    /// does not have it.
+    async fn is_told_of(self: Arc<Self>, dir: Ino) -> bool {
+        if self.directories.know(dir).is_ok() || self.config.switches.is(Sabotage::BelieveNamesUntold) {
+            return true;
+        }
+        let until_ns = self.io.mono_ns() + self.config.deadline.as_nanos() as u64;
+        self.fetch_stub(dir, until_ns).await.is_ok() && self.directories.know(dir).is_ok()
     }
 
     /// Closes files that a session has opened through this server.

@@ -10,12 +10,11 @@ use crate::persistence::state::starts::Told;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
-use crate::work::{Output, Work, then};
+use crate::work::{Output, then};
 use aze_proto::place::{Agreed, KeeperGroup, ServerInfo};
 use aze_proto::slots::SlotTable;
 use aze_proto::{
-    Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
-    SessionId, ShardMap, TxId,
+    Code, Failure, Identity, Incarnation, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardMap, TxId,
 };
 use aze_rpc::Target;
 use aze_store::disk::placement::Placement;
@@ -26,10 +25,6 @@ use std::time::Duration;
 
 /// How long a server may take that has joined a start to say to which map it has agreed.
 const AGREED_TIME_MAX: Duration = Duration::from_secs(20);
-
-/// How long one server may take to confirm a new namespace epoch. Shorter than the time that servers give the keeper, so
-/// that the refusal names the silent server and not the keeper.
-const CONFIRM_TIME_MAX: Duration = Duration::from_secs(2);
 
 fn no_such_place(slot: ServerIndex, places: usize) -> Failure {
     Failure::new(Code::Invalid, format!("the volume has {places} servers, so there is no server {slot}"))
@@ -320,44 +315,6 @@ impl Server {
         })
     }
 
-    /// A directory is about to be renamed or to lose rights: every server must know before it is. When one does not
-    /// confirm it the request is refused, since that server may still be serving clients by the old path.
-    pub(crate) fn raise_epoch(self: &Arc<Self>, dir: Ino) -> Attempt<Output> {
-        let server = self.clone();
-        let refused_before = self.keeper.refusals();
-        then(async move {
-            server.hear_all().await?;
-            let mut last = server.keeper.raising().await;
-            // A raise that waited while another one was refused is refused, too: if each waited for the silent server
-            // anew, the later ones would take longer than their servers wait for the keeper.
-            if let Some(failure) = server.keeper.refused_since(refused_before) {
-                return Err(failure);
-            }
-            *last = NamespaceEpoch(last.0 + 1);
-            let epoch = *last;
-            let servers = server.living();
-            let push = Request::EpochPush { epoch, dir };
-            let time = CONFIRM_TIME_MAX.min(server.config.deadline);
-            for (other, answer) in server.ask_each_within(&servers, &push, time).await {
-                if let Err(failure) = answer {
-                    if server.map().is_gone(other) {
-                        continue;
-                    }
-                    let failure = failure.during(format!(
-                        "nothing is changed, since server {other} has not confirmed that paths through a directory change"
-                    ));
-                    if server.map().keeper != server.slot() {
-                        // Another server is the keeper now.
-                        return Err(server.no_keeper());
-                    }
-                    server.keeper.refuse(&failure);
-                    return Err(failure);
-                }
-            }
-            Ok(Reply::EpochIs { epoch })
-        })
-    }
-
     pub(crate) fn take_token(self: &Arc<Self>, tx: TxId, sender: SessionId) -> Attempt<Output> {
         if let Some(away) = self.left_out().first().filter(|_| !self.config.switches.is(Sabotage::MoveWithout)) {
             let detail = format!(
@@ -428,17 +385,6 @@ impl Server {
     /// The server of a session.
     pub(crate) fn server_of_session(&self, session: SessionId) -> Option<ServerIndex> {
         self.server_in_life(session).map(|living| living.server)
-    }
-
-    /// Servers take an epoch from the keeper only: one that another server has taken over from raises it no more.
-    pub(crate) fn epoch_pushed(&self, epoch: NamespaceEpoch, dir: Ino, work: &Work) -> Attempt<Output> {
-        let map = self.map();
-        let is_keeper = map.server(map.keeper).is_some_and(|info| info.session == work.session);
-        if !is_keeper && work.header.map_epoch <= map.epoch && !self.config.switches.is(Sabotage::HearOldKeepers) {
-            return Err(Failure::refused(Refusal::MapStale { epoch: map.epoch }).into());
-        }
-        self.namespace.push(epoch, dir);
-        Ok(Reply::EpochIs { epoch: self.namespace_epoch() }.into())
     }
 
     fn server_in_life(&self, session: SessionId) -> Option<Living> {

@@ -208,6 +208,10 @@ impl Server {
         leased: bool,
     ) -> Attempt<Output> {
         let from = self.giver(work)?;
+        // Of what the giver was told as the home of directories or a server of entries this one knows nothing.
+        if work.header.namespace_epoch > self.namespace_epoch() && !self.config.switches.is(Sabotage::TellBeforeMoves) {
+            self.namespace.adopt(work.header.namespace_epoch);
+        }
         let sending = Sending { moving, pieces };
         if self.moving.is_taken(sending, leased) {
             // Nothing of it may be refused any more: the giver would go on with the slot.

@@ -7,13 +7,15 @@
 //! earlier keeper takes effect any more, and only then the new one gives the token and raises the epoch itself.
 
 use crate::membership::group::As;
+use crate::membership::paths::TOLD_TO_ALL_EVERY;
 use crate::membership::state::keeper::Living;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work, then};
 use aze_proto::{
-    Code, Failure, Incarnation, MapEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, TxId,
+    Code, Failure, Incarnation, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId,
+    ShardMap, TxId,
 };
 use futures_util::future::{Either, join_all, select};
 use std::pin::pin;
@@ -366,7 +368,8 @@ impl Server {
         let heard = hearing.take().unwrap_or_default();
         if !self.config.switches.is(Sabotage::TakeOverEpoch) {
             let mut last = self.keeper.raising().await;
-            *last = (*last).max(heard.epoch);
+            // Servers that nobody can ask now may have been told of later ones.
+            *last = NamespaceEpoch((*last).max(heard.epoch).0 + TOLD_TO_ALL_EVERY);
             self.namespace.adopt(*last);
         }
         let tokens = if self.config.switches.is(Sabotage::TakeOverTokens) { Vec::new() } else { heard.tokens };

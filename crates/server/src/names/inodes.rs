@@ -12,8 +12,8 @@ use aze_meta::access::{self, Want};
 use aze_meta::{AttrSet, Inode, Op, Stamp, acl};
 use aze_proto::message::Handle;
 use aze_proto::{
-    Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Name, Reply, Request, ServerIndex, SessionId,
-    Stub, Time,
+    Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Name, NamespaceEpoch, Refusal, Reply, Request,
+    ServerIndex, SessionId, Stub, Time,
 };
 use futures_channel::oneshot;
 use std::sync::Arc;
@@ -358,6 +358,7 @@ impl Server {
         dir: Ino,
         holder: ServerIndex,
         incarnation: Incarnation,
+        known: NamespaceEpoch,
     ) -> Attempt<Output> {
         let cell = self.cell(self.home(dir))?;
         let mut names = cell.names.lock();
@@ -377,12 +378,26 @@ impl Server {
             return then(async move {
                 // Whichever way it was decided, and also if the sender is gone: look again.
                 let _ = decided.await;
-                server.ask_shard(server.home(dir), Request::StubGet { dir, holder, incarnation }).await
+                let granted = server.ask_shard(server.home(dir), Request::StubGet { dir, holder, incarnation }).await;
+                // It is noted as a holder by now.
+                server.paths_known(known)?;
+                granted
             });
         }
         holders.servers.insert(holder, incarnation);
+        // From now on the holder is told of changes of paths. It may have missed those before.
+        self.paths_known(known)?;
         let stub = stub_of(&names, dir, self.directories.changed(dir)).ok_or_else(|| Failure::from(Code::Internal))?;
         Ok(Reply::StubGranted { stub }.into())
+    }
+
+    /// # Errors
+    /// [`Refusal::NamespaceStale`], if a server that wants to serve paths knows an older epoch than this one.
+    fn paths_known(&self, known: NamespaceEpoch) -> Result<(), Failure> {
+        if self.config.switches.is(Sabotage::GrantStubsAlone) {
+            return Ok(());
+        }
+        self.namespace.refusal(known).map_or(Ok(()), |refusal| Err(Failure::refused(refusal)))
     }
 
     /// Gets a directory's stub from its home, or waits for the request that is getting it.
@@ -392,7 +407,15 @@ impl Server {
             Fetch::Wait(there) => return self.await_until(there, deadline_ns, "a directory's home to answer").await,
         };
         let incarnation = self.incarnation();
-        let asked = self.ask_shard(self.home(dir), Request::StubGet { dir, holder: self.slot(), incarnation }).await;
+        let asked = loop {
+            let request = Request::StubGet { dir, holder: self.slot(), incarnation };
+            match self.ask_shard(self.home(dir), request).await {
+                Err(Failure { refusal: Some(Refusal::NamespaceStale { epoch, all, changed }), .. }) => {
+                    self.namespace.learn(epoch, all, &changed);
+                }
+                answer => break answer,
+            }
+        };
         match asked {
             Ok(Reply::StubGranted { stub }) => {
                 self.directories.fetched(stub, fetch);

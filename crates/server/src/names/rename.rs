@@ -12,6 +12,7 @@ mod target;
 
 use crate::names::removal::CLOSE_PAUSE;
 use crate::names::state::moves::{How, Move, Moved};
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work, then};
@@ -62,6 +63,16 @@ impl Server {
         let entry = names.shard.entry(&from).ok_or(Code::NotFound)?;
         self.may_remove(work, &names, &stub, &entry)?;
         drop(names);
+        if parent != to_parent {
+            // The epoch of the request is checked here alone, for both directories.
+            let is_home_gone = || self.map().home_of(to_parent).is_none_or(|home| self.map().is_gone(home));
+            if !self.config.switches.is(Sabotage::RenameUntold)
+                && let Err(wait) = self.directories.know(to_parent)
+                && !is_home_gone()
+            {
+                return Err(wait);
+            }
+        }
         if parent == to_parent && name == to_name {
             return if how == How::NoReplace { Err(Code::Exists.into()) } else { Ok(Reply::Done.into()) };
         }

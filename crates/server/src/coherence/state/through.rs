@@ -21,6 +21,9 @@ pub trait Contact: Send + Sync {
     fn open(self: Arc<Self>, wanted: Wanted) -> BoxFuture<'static, Result<Through, Failure>>;
 }
 
+/// Whether the server is told before a path through this directory changes.
+pub type IsTold = Arc<dyn Fn(Ino) -> BoxFuture<'static, bool> + Send + Sync>;
+
 /// A file to be opened.
 pub struct Wanted {
     /// The map as the server knows it.
@@ -35,6 +38,8 @@ pub struct Wanted {
     pub contents: bool,
     /// The epoch of the namespace: paths that were found earlier may be wrong.
     pub epoch: NamespaceEpoch,
+    /// A name leads to the same file as before, without a request, only in a directory of which this is true.
+    pub is_told: IsTold,
 }
 
 /// A file that was opened.

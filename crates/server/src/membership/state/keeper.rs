@@ -26,7 +26,7 @@ const UNKNOWN: TxId = TxId(0);
 pub(crate) struct Keeper {
     joined: Mutex<Joined>,
     token: Mutex<Token>,
-    /// One raise of the namespace epoch at a time, so that every server sees them in order.
+    /// One raise of the namespace epoch at a time.
     raising: AsyncMutex<NamespaceEpoch>,
     refused: Mutex<Refused>,
     /// One slot moves at a time; the number of the last move.

@@ -276,6 +276,29 @@ impl Directories {
         self.part(dir).lock().get(&dir).map(|directory| directory.shards.at_least(from)).unwrap_or_default()
     }
 
+    /// The shards that may hold entries of the directory, if directories are among them.
+    pub(crate) fn shards_with_directories(&self, dir: Ino) -> Vec<ShardId> {
+        let part = self.part(dir).lock();
+        match part.get(&dir) {
+            Some(directory) if directory.subdirs > 0 => directory.shards.at_least(ShardId(0)),
+            Some(_) => Vec::new(),
+            None => {
+                let left = self.left.lock();
+                left.get(&dir)
+                    .filter(|left| left.subdirs > 0)
+                    .map_or_else(Vec::new, |left| left.shards.iter().copied().collect())
+            }
+        }
+    }
+
+    /// That this server gets the stub, if it does not have it: who renames the directory, or takes rights in it away, tells this server then.
+    pub(crate) fn know(&self, dir: Ino) -> Attempt<()> {
+        match self.part(dir).lock().get(&dir).map(|directory| &directory.state) {
+            None | Some(State::Fetching { .. }) => Err(Stop::Wait(Wait::Stub(dir))),
+            Some(State::Held(_) | State::Closing { .. }) => Ok(()),
+        }
+    }
+
     /// This server's part of the counts: entries, subdirectories, time of the last change.
     pub(crate) fn fragment(&self, dir: Ino) -> (u64, u64, Time) {
         let part = self.part(dir).lock();
