@@ -1,7 +1,7 @@
 //! A mount and its process: how it ends, and that no program ever waits for it in vain.
 
 use aze_tests::python::python;
-use aze_tests::{PATIENCE, Place, Ran, fuse_io, leave_out, run, signal, wait_until};
+use aze_tests::{PATIENCE, Place, Ran, fuse_io, leave_out, signal, wait_until};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -127,7 +127,8 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
         assert!(!is_mounted(&dir));
     }
     let (mut front, dir) = Foreground::start(&place);
-    run(Command::new("umount").arg(&dir));
+    // The command itself may still look at what it has just mounted.
+    wait_until("it is not in use", || Command::new("umount").arg(&dir).status().expect("umount runs").success());
     assert_eq!(front.ended(), 0, "after umount(8)");
     // In use: it disappears at once and ends when the last program lets go of it.
     let (mut front, dir) = Foreground::start(&place);
