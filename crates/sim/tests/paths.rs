@@ -235,3 +235,29 @@ fn a_silent_server_that_has_nothing_below_is_no_hindrance() {
         create(&one, Ino::ROOT, "end").await;
     });
 }
+
+/// A server whose clients make and remove names tells homes of that. One that has missed changes of other paths is not held up.
+#[test]
+fn a_server_that_has_missed_changes_of_paths_works_on_at_once() {
+    with_layout(Layout::of(SERVERS), |cluster, one| async move {
+        one.mkdir_all(&ROOT, b"/a", 0o755).await.expect("directories can be made");
+        for index in 0..32 {
+            one.create_path(&ROOT, format!("/a/{index}").as_bytes(), &opened_file()).await.expect("a new name");
+        }
+        // From here on the home of /a counts on the parts that servers have named.
+        let dir = one.resolve(&ROOT, b"/a", true).await.expect("it is there").ino;
+        one.getattr(&ROOT, dir).await.expect("it is there");
+        // Each of these is told to one home, that of /a among them.
+        for index in 0..16 {
+            let (from, to) = (format!("/b{index}"), format!("/c{index}"));
+            one.mkdir_all(&ROOT, from.as_bytes(), 0o755).await.expect("directories can be made");
+            one.rename_path(&ROOT, from.as_bytes(), to.as_bytes(), false).await.expect("it is there");
+        }
+        let began_ns = cluster.sim.now_ns();
+        for index in 0..32 {
+            one.unlink_path(&ROOT, format!("/a/{index}").as_bytes()).await.expect("it is there");
+        }
+        let took_ms = (cluster.sim.now_ns() - began_ns) / 1_000_000;
+        assert!(took_ms < 500, "{took_ms} ms");
+    });
+}

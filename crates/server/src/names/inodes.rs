@@ -400,22 +400,27 @@ impl Server {
         self.namespace.refusal(known).map_or(Ok(()), |refusal| Err(Failure::refused(refusal)))
     }
 
+    /// Asks the home of a directory for its stub, which also tells the home that this server's part changes. Learns of changes of paths of which
+    /// the home knows.
+    pub(crate) async fn ask_for_stub(self: &Arc<Self>, dir: Ino) -> Result<Reply, Failure> {
+        loop {
+            let request = Request::StubGet { dir, holder: self.slot(), incarnation: self.incarnation() };
+            match self.ask_shard(self.home(dir), request).await {
+                Err(Failure { refusal: Some(Refusal::NamespaceStale { epoch, all, changed }), .. }) => {
+                    self.namespace.learn(epoch, all, &changed);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Gets a directory's stub from its home, or waits for the request that is getting it.
     pub(crate) async fn fetch_stub(self: &Arc<Self>, dir: Ino, deadline_ns: u64) -> Result<(), Failure> {
         let fetch = match self.directories.begin_fetch(dir) {
             Fetch::Mine(fetch) => fetch,
             Fetch::Wait(there) => return self.await_until(there, deadline_ns, "a directory's home to answer").await,
         };
-        let incarnation = self.incarnation();
-        let asked = loop {
-            let request = Request::StubGet { dir, holder: self.slot(), incarnation };
-            match self.ask_shard(self.home(dir), request).await {
-                Err(Failure { refusal: Some(Refusal::NamespaceStale { epoch, all, changed }), .. }) => {
-                    self.namespace.learn(epoch, all, &changed);
-                }
-                answer => break answer,
-            }
-        };
+        let asked = self.ask_for_stub(dir).await;
         match asked {
             Ok(Reply::StubGranted { stub }) => {
                 self.directories.fetched(stub, fetch);

@@ -113,8 +113,7 @@ impl Server {
 
     /// Whether no home counts on this server's part as it was, by now.
     async fn has_told_home(self: &Arc<Self>, dir: Ino) -> bool {
-        let (holder, incarnation) = (self.slot(), self.incarnation());
-        match self.ask_shard(self.home(dir), Request::StubGet { dir, holder, incarnation }).await {
+        match self.ask_for_stub(dir).await {
             Ok(_) => true,
             Err(failure) if failure.is_silence() || failure.code == Code::Busy => {
                 // The next life of a home knows no parts.
