@@ -11,7 +11,7 @@ mod entries;
 mod exchange;
 mod gone;
 mod import;
-mod inodes;
+pub(crate) mod inodes;
 mod links;
 mod listing;
 mod locks;

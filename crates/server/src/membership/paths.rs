@@ -7,6 +7,7 @@
 //! one. Who gets a stub later gets the namespace epoch with it. Where an answer may miss something, or to ask everybody is less, every server
 //! of the volume is told.
 
+use crate::names::inodes::holders_of;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -176,11 +177,8 @@ impl Server {
             let noted = self.shards.home(*dir).and_then(|cell| {
                 let names = cell.names.lock();
                 names.shard.inode(*dir)?;
-                Some(
-                    names.holders.get(dir).map(|holders| holders.servers.keys().copied().collect()).unwrap_or_default(),
-                )
+                Some(holders_of(&names, *dir))
             });
-            let noted: Option<Vec<ServerIndex>> = noted;
             is_all &= noted.is_some();
             holders.extend(noted.unwrap_or_default());
         }

@@ -453,7 +453,7 @@ impl Server {
 }
 
 /// The servers that hold a directory's stub, in their order.
-fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
+pub(crate) fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
     names.holders.get(&dir).map(|holders| holders.servers.keys().copied().collect()).unwrap_or_default()
 }
 
