@@ -12,6 +12,9 @@ mod order;
 #[path = "sync/unwatched.rs"]
 mod order;
 
+#[cfg(all(test, debug_assertions))]
+pub(crate) use order::while_looking;
+
 use crate::defects::lock_after_a_panic;
 use order::{Held, Site};
 use std::fmt::{self, Debug, Formatter};

@@ -204,6 +204,21 @@ mod tests {
         assert_eq!(Arc::strong_count(&counted), 1);
     }
 
+    /// Another test of this process may have the order of locks watched, which takes a lock of the whole process.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_child_takes_locks_whatever_its_parent_knew_of_their_order() {
+        crate::sync::watch_order();
+        let has_taken = crate::sync::while_looking(|| {
+            in_child(|| {
+                sys::end_in(20);
+                let (one, two) = (Mutex::new(1), Mutex::new(2));
+                *one.lock() + *two.lock() == 3
+            })
+        });
+        assert!(has_taken, "the child ended well");
+    }
+
     /// Threads of a child contend among themselves while its memory is full of traces of its parent's threads.
     #[test]
     fn a_childs_threads_do_not_meet_those_of_its_parent_in_a_lock() {

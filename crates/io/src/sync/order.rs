@@ -6,18 +6,21 @@
 //! Locks are told apart by the place in the program that has made them and by what they guard: those of the same kind are one. In which
 //! order a thread takes two of a kind is not looked at.
 
+use crate::real::process_token;
 use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 type Place = &'static Location<'static>;
 
 /// A kind of locks.
 type Kind = u32;
 
-static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+/// The process that watches ([`process_token`]); 0: none. One that was forked from it does not: a thread of its parent may
+/// have held [`KNOWN`].
+static WATCHES: AtomicU64 = AtomicU64::new(0);
 
 static KNOWN: std::sync::Mutex<Known> = std::sync::Mutex::new(Known { kinds: Vec::new(), taken: BTreeMap::new() });
 
@@ -40,7 +43,7 @@ struct Thread {
 
 /// From now on every thread of the process watches the order of its locks, and panics if it contradicts an earlier one.
 pub fn watch() {
-    IS_WATCHED.store(true, Relaxed);
+    WATCHES.store(process_token(), Relaxed);
 }
 
 /// The kind of a lock, once it is known.
@@ -86,8 +89,10 @@ impl Site {
 
     #[track_caller]
     fn note<T: ?Sized>(&self, waits: bool) -> Held {
-        if !IS_WATCHED.load(Relaxed) {
-            return Held(None);
+        match WATCHES.load(Relaxed) {
+            0 => return Held(None),
+            process if process != process_token() => return Held(None),
+            _ => {}
         }
         let (kind, address, place) = (self.kind::<T>(), std::ptr::from_ref(self) as usize, Location::caller());
         // A thread that ends has nothing to watch.
@@ -125,6 +130,13 @@ impl Thread {
         self.held.push(taken);
         Ok(())
     }
+}
+
+/// Does `work` while this thread is finding out whether an order is sound.
+#[cfg(test)]
+pub(crate) fn while_looking<T>(work: impl FnOnce() -> T) -> T {
+    let _known = known();
+    work()
 }
 
 fn known() -> std::sync::MutexGuard<'static, Known> {
