@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Names in one directory tree, about.
 const NAMES: usize = 40;
@@ -38,6 +39,7 @@ struct State {
 }
 
 /// A step that has not returned, or has failed.
+#[derive(Clone)]
 enum Doubt {
     /// It is as before, or so.
     Done(State),
@@ -47,12 +49,86 @@ enum Doubt {
     New { name: String, bytes: Vec<u8> },
 }
 
+/// How long after a step that has failed its names may change as if it had not, at most: the server of one of its names has
+/// come back by then, and has heard how the step was decided.
+const LATE_MAX: Duration = Duration::from_secs(30);
+
+/// A step over two servers that has failed, and was found undone: where one of them was silent, the other one may go on when
+/// that is back (docs/semantics.md, unknown outcomes).
+struct Late {
+    step: String,
+    failed: Instant,
+    /// The name that goes, and what it leads to.
+    removed: Option<(String, Node)>,
+    added: (String, Node),
+}
+
+impl Late {
+    /// `None` if a step changes contents only, or makes a file, which one server does.
+    fn between(before: &State, after: &State, step: Option<&String>) -> Option<Late> {
+        let pair = |(name, node): (&String, &Node)| (name.clone(), *node);
+        let removed = before.names.iter().find(|(name, _)| !after.names.contains_key(*name)).map(pair);
+        let added = after.names.iter().find(|(name, node)| before.names.get(*name) != Some(node)).map(pair)?;
+        let is_new = matches!(added.1, Node::File(file) if !before.contents.contains_key(&file));
+        (!is_new).then(|| Late { step: step.cloned().unwrap_or_default(), failed: Instant::now(), removed, added })
+    }
+
+    /// Whether it can still happen to these names.
+    fn is_in(&self, state: &State) -> bool {
+        let is_other = state.names.get(&self.added.0) != Some(&self.added.1);
+        is_other && self.removed.as_ref().is_none_or(|(name, node)| state.names.get(name) == Some(node))
+    }
+
+    fn is_shown_by(&self, (dirs, files): &Found) -> bool {
+        let is_there = |name: &String| dirs.contains(name) || files.contains_key(name);
+        is_there(&self.added.0) && self.removed.as_ref().is_none_or(|(name, _)| !is_there(name))
+    }
+
+    fn apply(&self, state: &mut State) {
+        let (to, node) = &self.added;
+        match (&self.removed, node) {
+            (Some((from, _)), Node::Dir) => state.names = moved(&state.names, from, to),
+            (removed, _) => {
+                state.names.retain(|name, _| removed.as_ref().is_none_or(|(from, _)| name != from));
+                state.names.insert(to.clone(), *node);
+            }
+        }
+    }
+
+    /// The directory that it moves, and where.
+    fn moved_dir(&self) -> Option<(&str, &str)> {
+        let (to, node) = &self.added;
+        self.removed.as_ref().filter(|_| *node == Node::Dir).map(|(from, _)| (from.as_str(), to.as_str()))
+    }
+
+    /// A directory above its names has moved.
+    fn follow(&mut self, (from, to): (&str, &str)) {
+        for name in self.removed.iter_mut().map(|(name, _)| name).chain([&mut self.added.0]) {
+            *name = below(name, from, to);
+        }
+    }
+}
+
+/// A name after a directory was renamed.
+fn below(name: &str, from: &str, to: &str) -> String {
+    match name.strip_prefix(from) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
+        _ => name.into(),
+    }
+}
+
+/// All names after a directory was renamed.
+fn moved(names: &BTreeMap<String, Node>, from: &str, to: &str) -> BTreeMap<String, Node> {
+    names.iter().map(|(name, node)| (below(name, from, to), *node)).collect()
+}
+
 /// What one writer was told.
 pub struct Ledger {
     /// The directory within the volume.
     pub dir: String,
     now: State,
     doubt: Option<Doubt>,
+    late: Vec<Late>,
     draw: Draw,
     last: u32,
     story: Vec<String>,
@@ -62,7 +138,7 @@ pub struct Ledger {
 type Found = (Vec<String>, BTreeMap<String, Seen>);
 
 /// A file as it was found.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Seen {
     ino: u64,
     links: u64,
@@ -72,7 +148,15 @@ struct Seen {
 impl Ledger {
     /// Of a directory that has just been made.
     pub fn new(dir: &str, draw: Draw) -> Ledger {
-        Ledger { dir: dir.into(), now: State::default(), doubt: None, draw, last: 0, story: Vec::new() }
+        Ledger {
+            dir: dir.into(),
+            now: State::default(),
+            doubt: None,
+            late: Vec::new(),
+            draw,
+            last: 0,
+            story: Vec::new(),
+        }
     }
 
     /// Whether the last step is neither done nor undone, for all that is known.
@@ -82,7 +166,7 @@ impl Ledger {
 
     /// The last steps, for people.
     pub fn story(&self) -> String {
-        self.story[self.story.len().saturating_sub(12)..].join("\n  ")
+        self.story[self.story.len().saturating_sub(20)..].join("\n  ")
     }
 
     fn dirs(&self) -> usize {
@@ -142,7 +226,7 @@ impl Ledger {
     fn change(&mut self, what: String, after: State, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.story.push(what);
         self.doubt = Some(Doubt::Done(after.clone()));
-        act()?;
+        act().inspect_err(|error| self.story.push(format!("that failed: {error}")))?;
         (self.now, self.doubt) = (after, None);
         Ok(())
     }
@@ -238,20 +322,14 @@ impl Ledger {
             return Ok(());
         }
         let (from, to) = (dirs[self.draw.below(dirs.len() as u64) as usize].clone(), self.fresh());
-        let below = format!("{from}/");
-        if to.starts_with(&below) {
+        if to.starts_with(&format!("{from}/")) {
             return Ok(());
         }
-        let mut after = State { names: BTreeMap::new(), contents: self.now.contents.clone() };
-        for (name, node) in &self.now.names {
-            let name = match name.strip_prefix(&below) {
-                Some(rest) => format!("{to}/{rest}"),
-                None if *name == from => to.clone(),
-                None => name.clone(),
-            };
-            after.names.insert(name, *node);
-        }
-        self.change(format!("rename directory {from} to {to}"), after, || fs::rename(root.join(&from), root.join(&to)))
+        let after = State { names: moved(&self.now.names, &from, &to), contents: self.now.contents.clone() };
+        let what = format!("rename directory {from} to {to}");
+        self.change(what, after, || fs::rename(root.join(&from), root.join(&to)))?;
+        self.late.iter_mut().for_each(|late| late.follow((&from, &to)));
+        Ok(())
     }
 
     fn link(&mut self, root: &Path) -> io::Result<()> {
@@ -338,14 +416,67 @@ impl Ledger {
     /// The first difference. A step in doubt then stays in doubt: while servers still settle it, its file may have the
     /// link count of after it without its name, so a later look may find the one or the other outcome.
     pub fn check(&mut self, root: &Path) -> Result<(), String> {
-        let root = root.join(&self.dir);
+        let (root, looked) = (root.join(&self.dir), Instant::now());
         let found = self.settled(&root)?;
         let doubt = self.doubt.take();
-        let compared = self.take_over(&root, found, doubt.as_ref());
-        if compared.is_err() {
-            self.doubt = doubt;
+        let compared = self
+            .take_over(&root, &found, doubt.as_ref())
+            .or_else(|why| self.take_late(&root, &found, doubt.as_ref(), why));
+        match compared {
+            Ok(()) => self.late.retain(|late| looked.duration_since(late.failed) < LATE_MAX),
+            Err(_) => self.doubt = doubt,
         }
-        compared
+        compared.map_err(|why| format!("{why}{}", self.differences(&root, &found)))
+    }
+
+    /// As [`Self::take_over`], after names have changed by steps that had failed, and were found undone then.
+    fn take_late(&mut self, root: &Path, found: &Found, doubt: Option<&Doubt>, why: String) -> Result<(), String> {
+        let is_late = |late: &mut Late| late.is_in(&self.now) && late.is_shown_by(found);
+        let taken: Vec<Late> = self.late.extract_if(.., is_late).collect();
+        if taken.is_empty() {
+            return Err(why);
+        }
+        let mut doubt = doubt.cloned();
+        for late in taken {
+            self.story.push(format!("later came: {}", late.step));
+            late.apply(&mut self.now);
+            if let Some(Doubt::Done(after)) = &mut doubt
+                && late.is_in(after)
+            {
+                late.apply(after);
+            }
+            self.follow(Some(&late));
+        }
+        self.take_over(root, found, doubt.as_ref())
+    }
+
+    /// Steps that may still happen concern the same names after a directory above them has moved.
+    fn follow(&mut self, done: Option<&Late>) {
+        if let Some(moved) = done.and_then(Late::moved_dir) {
+            self.late.iter_mut().for_each(|late| late.follow(moved));
+        }
+    }
+
+    /// Names that were not found and names that were found without being known; the steps that they were in.
+    fn differences(&self, root: &Path, (dirs, files): &Found) -> String {
+        let is_there = |name: &String| dirs.contains(name) || files.contains_key(name);
+        let gone = self.now.names.keys().filter(|name| !is_there(name)).map(|name| {
+            let looked = fs::symlink_metadata(root.join(name));
+            let looked = looked.map_or_else(|error| error.to_string(), |meta| format!("inode {}", meta.ino()));
+            format!("\n  {name} is not listed ({looked}){}", self.steps_of(name))
+        });
+        let unknown = dirs.iter().chain(files.keys()).filter(|name| !self.now.names.contains_key(*name));
+        gone.chain(unknown.map(|name| format!("\n  {name} is there{}", self.steps_of(name)))).collect()
+    }
+
+    fn steps_of(&self, name: &str) -> String {
+        let steps = self.story.iter().enumerate().filter(|(_, step)| step.split(' ').any(|word| word == name));
+        steps
+            .map(|(number, step)| {
+                let outcome = self.story[number + 1..].iter().take_while(|next| next.starts_with("that "));
+                format!("; {number}: {step}{}", outcome.map(|next| format!(", {next}")).collect::<String>())
+            })
+            .collect()
     }
 
     /// Looks at each name after a part of the volume was lost: what can be reached is as the ledger says, and the rest is EIO. Gives how many
@@ -393,7 +524,8 @@ impl Ledger {
     }
 
     /// Compares what was `found` with the ledger, before or after the step in doubt, and keeps what it agrees with.
-    fn take_over(&mut self, root: &Path, (dirs, mut files): Found, doubt: Option<&Doubt>) -> Result<(), String> {
+    fn take_over(&mut self, root: &Path, (dirs, files): &Found, doubt: Option<&Doubt>) -> Result<(), String> {
+        let mut files = files.clone();
         if let Some(Doubt::New { name, bytes }) = doubt
             && let Some(seen) = files.remove(name)
         {
@@ -422,13 +554,25 @@ impl Ledger {
             }
             self.now.contents.insert(*file, Arc::new(seen.bytes.clone()));
         }
-        let found = self.now.compare(&dirs, &files);
+        let found = self.now.compare(dirs, &files);
         match (found, doubt) {
+            (Ok(()), Some(Doubt::Done(after))) => {
+                self.late.extend(Late::between(
+                    &self.now,
+                    after,
+                    self.story.iter().rev().find(|step| !step.starts_with("that ")),
+                ));
+                self.story.push("that was found undone".into());
+                Ok(())
+            }
             (Err(_), Some(Doubt::Done(after))) => {
-                let before = self.now.compare(&dirs, &files).err().unwrap_or_default();
+                let before = self.now.compare(dirs, &files).err().unwrap_or_default();
                 let also = |why| format!("neither as before the last step ({before}) nor as after it ({why})");
-                after.compare(&dirs, &files).map_err(also)?;
+                after.compare(dirs, &files).map_err(also)?;
+                let step = Late::between(&self.now, after, None);
+                self.follow(step.as_ref());
                 self.now = after.clone();
+                self.story.push("that was found done".into());
                 Ok(())
             }
             (found, _) => found,
