@@ -5,6 +5,7 @@ use aze_tests::Place;
 use aze_tests::clib::{Linked, compile};
 use aze_tests::nodes::Nodes;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 const PROCESSES: u64 = 24;
 
@@ -35,21 +36,29 @@ fn processes_of_a_node_open_a_file_by_two_requests_to_its_home() {
     let program = program.to_str().expect("UTF-8");
     nodes.run(&place, 1, &["sh", "-c", "printf 'to be read' > local-text"]).ok();
     nodes.aze(&place, 1, &["mkdir", "-p", "aze:/some/where"]).ok();
-    for number in 0..4 {
-        let path = format!("/some/where/input{number}");
+    // The node asks for a file once more if its processes do not come within a second, as on a busy machine.
+    let (mut right, mut runs) = (0, 0);
+    while right < 4 {
+        let path = format!("/some/where/input{runs}");
         nodes.aze(&place, 1, &["cp", "local-text", &format!("aze:{path}")]).ok();
         let before = asked(&nodes, &place);
         assert_eq!(before.len(), 3);
+        let began = Instant::now();
         let ran = nodes.run(&place, 3, &[program, &PROCESSES.to_string(), &path, "to be read"]).ok();
+        let was_quick = began.elapsed() < Duration::from_secs(1);
         assert_eq!(ran.out, "all is well\n", "{}", ran.err);
         let after = asked(&nodes, &place);
         let more = |kinds: &[&str]| sum(&after, kinds) - sum(&before, kinds);
         // A copied file was renamed: it may have another server than its name.
         let (by_name, by_number) = (more(&["OpenNameWith"]), more(&["OpenWith"]));
         let is_right = more(&["OpenThrough"]) == PROCESSES && by_name == 2 && [0, 2].contains(&by_number);
-        assert!(is_right && more(&["Read"]) == 0, "{path}: {before:?} and then {after:?}");
-        let through = after[2].get("OpenThrough").copied().unwrap_or(0);
-        assert_eq!(through, (number + 1) * PROCESSES, "the server of the processes' node is asked");
+        let is_right = is_right && more(&["Read"]) == 0;
+        runs += 1;
+        assert!(is_right || !was_quick && runs < 20, "{path}: {before:?} and then {after:?}");
+        right += u32::from(is_right);
+        let through = |counts: &BTreeMap<String, u64>| counts.get("OpenThrough").copied().unwrap_or(0);
+        let of_node = through(&after[2]) - through(&before[2]);
+        assert!(!is_right || of_node == PROCESSES, "the server of the processes' node is asked");
     }
     nodes.aze(&place, 1, &["down"]).ok();
 }

@@ -111,7 +111,7 @@ fn a_mount_hides_files_only_if_it_is_asked_to() {
     assert!(!is_mounted(Path::new(dir)));
     place.aze(&["mount", "--nonempty", dir]).ok();
     assert_eq!(fs::read_dir(dir).expect("it is listed").count(), 0);
-    place.aze(&["umount", dir]).ok();
+    wait_until("the mount is not in use", || place.aze(&["umount", dir]).code == 0);
     assert_eq!(fs::read_to_string(format!("{dir}/mine")).expect("a file"), "1");
 }
 
