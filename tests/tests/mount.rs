@@ -64,6 +64,8 @@ impl Foreground {
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("aze starts");
         let front = Foreground(child);
         wait_until("it is mounted", || is_mounted(&dir));
+        // It answers when its queues are there. The kernel takes none once the switch is turned back.
+        fs::metadata(&dir).expect("it answers");
         (front, dir)
     }
 

@@ -197,11 +197,15 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// Stops the server at the first signal; false if it does not serve yet.
-    fn stop_by_signal(&self) -> bool {
+    /// Stops the server at the first signal; false if it does not serve yet. Says so first: the process may end as soon as
+    /// its server has stopped.
+    fn stop_by_signal(&self, signal: i32) -> bool {
         let mut known = self.known();
         known.by_signal |= !known.has_stopped;
-        known.server.as_ref().inspect(|server| server.stop()).is_some()
+        let Some(server) = &known.server else { return false };
+        errln!("aze: serve: ending by signal {signal}");
+        server.stop();
+        true
     }
 
     /// Has the server leave the volume at the first signal; false if it does not serve yet.
@@ -253,7 +257,7 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
                 // A signal that is held comes although it is ignored.
                 Ok(libc::SIGHUP) => {}
                 Ok(libc::SIGTERM) if leave_within.is_some_and(|time| ending.leave_by_signal(time)) => {}
-                Ok(signal) if ending.stop_by_signal() => errln!("aze: serve: ending by signal {signal}"),
+                Ok(signal) if ending.stop_by_signal(signal) => {}
                 Ok(signal) => {
                     errln!("aze: serve: ended by signal {signal} before it served");
                     end_unready(&order, &dir, &ending);
@@ -793,14 +797,14 @@ mod tests {
         let asked = Ending::default();
         assert!(asked.is_of_volume(false) && asked.is_of_volume(true), "it was asked to end");
         let alone = Ending::default();
-        assert!(!alone.stop_by_signal(), "there is no server to stop yet");
+        assert!(!alone.stop_by_signal(libc::SIGTERM), "there is no server to stop yet");
         assert!(!alone.is_of_volume(false));
     }
 
     #[test]
     fn a_signal_to_a_server_and_its_starter_ends_the_volume() {
         let ending = Ending::default();
-        ending.stop_by_signal();
+        ending.stop_by_signal(libc::SIGTERM);
         ending.starter_has_gone();
         assert!(ending.is_of_volume(true));
     }
@@ -809,7 +813,7 @@ mod tests {
     fn a_signal_that_comes_after_the_end_changes_nothing() {
         let ending = Ending::default();
         ending.has_stopped();
-        ending.stop_by_signal();
+        ending.stop_by_signal(libc::SIGTERM);
         assert!(ending.is_of_volume(false));
     }
 }
