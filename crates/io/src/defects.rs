@@ -6,9 +6,10 @@
 //! it does not know what is called, nor who catches.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
 
 thread_local! {
     /// How many vital works this thread is in the middle of.
@@ -22,6 +23,7 @@ static LOCKS_END: AtomicBool = AtomicBool::new(false);
 struct Vital(());
 
 impl Vital {
+    #[inline]
     fn begin() -> Vital {
         VITAL.set(VITAL.get() + 1);
         Vital(())
@@ -29,20 +31,36 @@ impl Vital {
 }
 
 impl Drop for Vital {
+    #[inline]
     fn drop(&mut self) {
         VITAL.set(VITAL.get() - 1);
     }
 }
 
 /// Does vital work on this thread.
+#[inline]
 pub fn vital<T>(work: impl FnOnce() -> T) -> T {
     let _vital = Vital::begin();
     work()
 }
 
 /// Waits for vital work.
-pub async fn vitally<F: Future>(mut work: Pin<&mut F>) -> F::Output {
-    poll_fn(|context| vital(|| work.as_mut().poll(context))).await
+#[inline]
+pub fn vitally<F: Future>(work: Pin<&mut F>) -> Vitally<'_, F> {
+    Vitally(work)
+}
+
+/// The future of [`vitally`]. Its output, which may be large, is not moved on the way.
+pub struct Vitally<'a, F>(Pin<&'a mut F>);
+
+impl<F: Future> Future for Vitally<'_, F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _vital = Vital::begin();
+        self.0.as_mut().poll(context)
+    }
 }
 
 /// Whether this thread is in the middle of vital work: for a process's panic hook.

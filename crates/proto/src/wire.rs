@@ -37,16 +37,19 @@ impl<'a> Input<'a> {
     }
 
     /// Bytes not yet read.
+    #[inline]
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
     /// An error at the current place.
+    #[cold]
     pub fn malformed(&self, what: &'static str) -> Malformed {
         Malformed { what, at: self.at }
     }
 
     /// The next `count` bytes.
+    #[inline]
     pub fn bytes(&mut self, count: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
         if count > self.left() {
             return Err(self.malformed(what));
@@ -57,10 +60,11 @@ impl<'a> Input<'a> {
     }
 
     /// The next `N` bytes as an array.
+    #[inline]
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Malformed> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.bytes(N, what)?);
-        Ok(array)
+        let Some(array) = self.bytes[self.at..].first_chunk() else { return Err(self.malformed(what)) };
+        self.at += N;
+        Ok(*array)
     }
 
     /// Ends the reading; bytes that are left over are an error.
@@ -109,10 +113,12 @@ macro_rules! wire_number {
 wire_number!(u8, u16, u32, u64, i64);
 
 impl Wire for bool {
+    #[inline]
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
     }
 
+    #[inline]
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
         match u8::take(input)? {
             0 => Ok(false),

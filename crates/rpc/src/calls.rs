@@ -80,16 +80,20 @@ impl Table {
 impl Slot {
     /// Tells the call, unless it has been told something already that says more.
     fn tell(&mut self, news: News) -> Option<Waker> {
-        let is_more = match &self.news {
-            None | Some(News::Send) => true,
-            Some(News::Ended(_)) => !matches!(news, News::Send),
-            Some(_) => false,
-        };
-        if is_more {
-            self.news = Some(news);
-            return self.waker.take();
+        if !self.hears(matches!(news, News::Send)) {
+            return None;
         }
-        None
+        self.news = Some(news);
+        self.waker.take()
+    }
+
+    /// Whether the call has been told nothing yet that says more; to send again says least.
+    fn hears(&self, is_send: bool) -> bool {
+        match &self.news {
+            None | Some(News::Send) => true,
+            Some(News::Ended(_)) => !is_send,
+            Some(_) => false,
+        }
     }
 }
 
@@ -146,8 +150,10 @@ impl Calls {
     /// Hands a reply to its call; one without a waiting call is dropped.
     pub(crate) fn answer(&self, call: u64, server: ServerIndex, answer: Result<Answer, Failure>) {
         let mut table = self.table.lock();
-        let waker =
-            table.slot(call).filter(|slot| slot.server == server).and_then(|slot| slot.tell(News::Answer(answer)));
+        let Some(slot) = table.slot(call).filter(|slot| slot.server == server && slot.hears(false)) else { return };
+        // An answer is large: it is moved once.
+        slot.news = Some(News::Answer(answer));
+        let waker = slot.waker.take();
         drop(table);
         if let Some(waker) = waker {
             waker.wake();
@@ -254,7 +260,7 @@ impl Drop for Call<'_> {
         let mut table = self.calls.table.lock();
         let slot = table.slot(self.number).expect("a call stays in the table until it is dropped");
         slot.call = 0;
-        let unread = (slot.news.take(), slot.waker.take());
+        let unread = (slot.news.is_some().then(|| slot.news.take()), slot.waker.take());
         table.free.push((self.number & (CALLS_MAX as u64 - 1)) as u32);
         drop(table);
         // An answer may be large, and a waker is foreign code: neither is dropped under the lock.

@@ -193,7 +193,7 @@ impl Core {
                 (Choice::Event, _) => {
                     self.count_step(state);
                     let Some((_, event)) = state.events.pop_first() else { continue };
-                    return Next::Event(event);
+                    return Next::Event(*event);
                 }
                 (Choice::Neither, Some(due_ns)) => self.advance(state, due_ns),
                 (Choice::Neither, None) => panic!(

@@ -55,7 +55,7 @@ impl World for Node {
     fn cancel_timer(&self, timer: TimerId) {
         let _cancelled = {
             let mut state = self.core.state.lock();
-            match state.events.get(&timer) {
+            match state.events.get(&timer).map(Box::as_ref) {
                 Some(Event::Timer { life, .. }) if *life == self.life => state.events.remove(&timer),
                 _ => None,
             }

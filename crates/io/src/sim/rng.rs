@@ -18,11 +18,13 @@ pub(super) fn mix(mut word: u64) -> u64 {
 
 /// Hashes bytes, eight at a time; the length takes part.
 pub(super) fn hash_bytes(bytes: &[u8]) -> u64 {
-    let mut hash = mix(bytes.len() as u64 ^ GOLDEN_GAMMA);
-    for chunk in bytes.chunks(8) {
+    let add = |hash: u64, word| (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let (words, rest) = bytes.as_chunks();
+    let mut hash = words.iter().fold(mix(bytes.len() as u64 ^ GOLDEN_GAMMA), |hash, word| add(hash, *word));
+    if !rest.is_empty() {
         let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        hash = (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+        word[..rest.len()].copy_from_slice(rest);
+        hash = add(hash, word);
     }
     mix(hash)
 }

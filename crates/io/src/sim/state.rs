@@ -89,7 +89,8 @@ pub(super) struct State {
     pub(super) running: bool,
     last_serial: u64,
     last_task: u64,
-    pub(super) events: BTreeMap<TimerId, Event>,
+    /// In boxes: events are large, and a map moves its values about.
+    pub(super) events: BTreeMap<TimerId, Box<Event>>,
     pub(super) tasks: BTreeMap<u64, TaskSlot>,
     pub(super) attempts: BTreeMap<u64, Attempt>,
     /// By number; the two ends of a connection differ in the lowest bit.
@@ -215,7 +216,7 @@ impl State {
     pub(super) fn schedule(&mut self, deadline_ns: u64, event: Event) -> TimerId {
         let tie = self.tie_rng.u64() >> 48 << 48;
         let key = TimerId { deadline_ns, serial: tie | self.next_serial() };
-        self.events.insert(key, event);
+        self.events.insert(key, Box::new(event));
         key
     }
 
@@ -310,8 +311,8 @@ impl State {
             tasks: self.tasks.extract_if(.., |_, task| task.life.node == node).map(|(_, task)| task).collect(),
             timers: self
                 .events
-                .extract_if(.., |_, event| matches!(event, Event::Timer { life, .. } if life.node == node))
-                .map(|(_, event)| event)
+                .extract_if(.., |_, event| matches!(**event, Event::Timer { life, .. } if life.node == node))
+                .map(|(_, event)| *event)
                 .collect(),
             listeners: self.listeners.extract_if(.., |door, _| door.node == node).map(|(_, slot)| slot).collect(),
             ..Debris::default()
@@ -342,7 +343,7 @@ impl State {
             }
         }
         debris.tasks = std::mem::take(&mut self.tasks).into_values().collect();
-        debris.timers = std::mem::take(&mut self.events).into_values().collect();
+        debris.timers = std::mem::take(&mut self.events).into_values().map(|event| *event).collect();
         debris.listeners = std::mem::take(&mut self.listeners).into_values().collect();
         debris.ends = std::mem::take(&mut self.ends).into_values().collect();
         debris
