@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const PROCESSES: u64 = 24;
+const AGENTS: u64 = 12;
 
 /// The requests that each server has been asked, by their names.
 fn asked(nodes: &Nodes, place: &Place) -> Vec<BTreeMap<String, u64>> {
@@ -60,5 +61,16 @@ fn processes_of_a_node_open_a_file_by_two_requests_to_its_home() {
         let of_node = through(&after[2]) - through(&before[2]);
         assert!(!is_right || of_node == PROCESSES, "the server of the processes' node is asked");
     }
+    // Each with an agent of its own, as by srun.
+    let (before, began) = (asked(&nodes, &place), Instant::now());
+    let all = r#"for each in $(seq "$1"); do "$0" run --door intercept -- cat /aze/some/where/input0 & done; wait"#;
+    let aze = aze_tests::program();
+    let ran = nodes.run(&place, 3, &["sh", "-c", all, aze.to_str().expect("UTF-8"), &AGENTS.to_string()]).ok();
+    assert_eq!(ran.out, "to be read".repeat(AGENTS as usize), "{}", ran.err);
+    let (after, seconds) = (asked(&nodes, &place), began.elapsed().as_secs());
+    let more = |kinds: &[&str]| sum(&after, kinds) - sum(&before, kinds);
+    assert_eq!(more(&["OpenNameThrough"]), AGENTS, "{before:?} and then {after:?}");
+    let homes = more(&["OpenName", "OpenNameWith"]);
+    assert!(homes <= 2 * (1 + seconds), "{homes} opens by name in {seconds} s: {before:?} and then {after:?}");
     nodes.aze(&place, 1, &["down"]).ok();
 }

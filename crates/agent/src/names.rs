@@ -190,7 +190,8 @@ impl Call<'_> {
             return Ok(Found { attr: file.attr(), file: Some(file), place: place_after(below, &note) });
         }
         // Small files that are read once need one request.
-        let file = match asked.has(libc::O_DIRECT) || asked.has(libc::O_TRUNC) {
+        let without = [libc::O_DIRECT, libc::O_TRUNC, libc::O_DIRECTORY].into_iter().any(|flag| asked.has(flag));
+        let file = match without {
             true => self.walk(below, &note, |way| client.open_path(who, way, access))?,
             false => self.walk(below, &note, |way| client.open_path_with_contents(who, way, access))?,
         };

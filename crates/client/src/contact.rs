@@ -8,13 +8,14 @@ use crate::again::IsTold;
 use crate::client::{Client, Core};
 use crate::closes::{At, Registered, Unopened};
 use crate::file::{Access, File, How};
+use crate::published::Looked;
 use crate::route::{Knowing, Place, Question};
 use crate::way::Way;
 use aze_io::sync::Mutex;
 use aze_proto::error::Class;
 use aze_proto::message::Handle;
 use aze_proto::wire::Blob;
-use aze_proto::{Code, Failure, FileKind, Identity, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex};
+use aze_proto::{Code, Failure, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Reply, Request, ServerIndex};
 use aze_rpc::Target;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,11 +79,15 @@ impl State {
     }
 }
 
-/// Whether nothing but the open itself is asked for.
-fn is_plain(way: &Way<'_>, how: How) -> bool {
+/// Whether nothing but the way's end is asked for.
+fn is_whole(way: &Way<'_>) -> bool {
+    way.at.is_none() && way.note.is_none() && (way.dir.is_some() || way.path.first() == Some(&b'/'))
+}
+
+/// Whether it is an open for reading and nothing more.
+fn is_plain(how: How) -> bool {
     let Access { read, write } = how.access;
-    let is_whole = way.at.is_none() && way.note.is_none() && (way.dir.is_some() || way.path.first() == Some(&b'/'));
-    is_whole && read && !write && !how.to_run && !how.nameless
+    read && !write && !how.to_run && !how.nameless
 }
 
 impl Core {
@@ -116,19 +121,51 @@ impl Core {
 
     /// Opens a file through a server of this node. `None`: the home is to be asked, also where there was an error, which it tells better.
     pub(crate) async fn open_through(self: &Arc<Self>, who: &Identity, way: &Way<'_>, how: How) -> Option<Arc<File>> {
-        if !self.contacts.are_used.load(Ordering::Relaxed) || !is_plain(way, how) {
+        if !is_whole(way) {
             return None;
         }
-        let dir = way.dir.unwrap_or(Ino::ROOT);
-        let contact = self.contact_of(dir, way.path)?;
+        let (dir, path) = (way.dir.unwrap_or(Ino::ROOT), way.path);
+        let request = |handle| Request::OpenThrough { dir, path: Blob(path.to_vec()), handle, contents: how.contents };
+        self.open_through_contact(who, (dir, path), how, Knowing::Latest, request).await
+    }
+
+    /// The same for a name of a directory that was found by a walk. A link is not followed.
+    pub(crate) async fn open_name_through(
+        self: &Arc<Self>,
+        who: &Identity,
+        (dir, name): (Ino, &Name),
+        how: How,
+        knowing: Knowing,
+    ) -> Option<Arc<File>> {
+        // Directories are opened without contents. A name of which this node has a record has its home here.
+        let is_asked_for = self.contacts.are_used.load(Ordering::Relaxed) && is_plain(how) && how.contents;
+        if !is_asked_for || !matches!(self.look(who, dir, name, knowing), Looked::Ask(_)) {
+            return None;
+        }
+        let request = |handle| Request::OpenNameThrough { dir, name: name.clone(), handle, contents: how.contents };
+        self.open_through_contact(who, (dir, name.as_bytes()), how, knowing, request).await
+    }
+
+    async fn open_through_contact(
+        self: &Arc<Self>,
+        who: &Identity,
+        (dir, path): (Ino, &[u8]),
+        how: How,
+        knowing: Knowing,
+        request: impl FnOnce(u64) -> Request,
+    ) -> Option<Arc<File>> {
+        if !self.contacts.are_used.load(Ordering::Relaxed) || !is_plain(how) {
+            return None;
+        }
+        let contact = self.contact_of(dir, path)?;
         if !self.contacts.state.lock().is_next(self.io.mono_ns()) {
             return None;
         }
         let handle = self.new_handle();
         let unopened = Unopened::new(self, At::Contact(contact.index), handle);
-        let request = Request::OpenThrough { dir, path: Blob(way.path.to_vec()), handle, contents: how.contents };
+        let request = request(handle);
         let seen = self.contents.all_seen();
-        let (place, knowing) = (Place::Server(contact.index), Knowing::Latest);
+        let place = Place::Server(contact.index);
         let question = Question { who, place, knowing, request: &request, payload: &[], life: None, planned: None };
         let answer = self.io.timeout(ANSWER_TIME_MAX, self.ask_question(question)).await;
         let (attr, is_shared, contents) = match answer.map(|answer| answer.map(|answer| answer.reply)) {
@@ -155,7 +192,7 @@ impl Core {
         let came = |Blob(bytes)| self.contents.came_with(&attr, bytes, &seen, self.io.mono_ns());
         let opened = contents.map(came);
         let file = File::opened(self, who, &attr, how.access, open, opened, false);
-        if self.contact_of(dir, way.path).is_none_or(|now| now != contact) {
+        if self.contact_of(dir, path).is_none_or(|now| now != contact) {
             // It may have ended before the open was noted.
             self.leave_contacts();
         }
@@ -221,7 +258,8 @@ impl Core {
 }
 
 impl Client {
-    /// Opens files by their paths, for reading only, through servers of this node from now on where that saves others a request.
+    /// Opens files by their paths, for reading only, through servers of this node from now on where that saves others a request. Of a path
+    /// that programs see below a directory of theirs ([`Way::seen_at`]) only the last name goes that way.
     pub fn use_contacts(&self) {
         self.core.contacts.are_used.store(true, Ordering::Relaxed);
     }
@@ -233,22 +271,21 @@ impl Client {
         let _same = self.core.again.is_told.set(is_told);
     }
 
-    /// Opens a regular file below a directory for reading, for one of many that do so: where this client listens for recalls, a file that was
-    /// opened before is opened again without a request, by its name too. What it knows of paths from before `epoch` it does not use. Gives
-    /// whether the file was opened more than once lately.
+    /// Opens a regular file below a directory for reading, for one of many that do so; `follow`: a link at the path's end is followed. Where this
+    /// client listens for recalls, a file that was opened before is opened again without a request, by its name too. What it knows of paths
+    /// from before `epoch` it does not use. Gives whether the file was opened more than once lately.
     ///
     /// # Errors
-    /// As [`Client::open_path`]; [`Code::Unsupported`] of something else than a regular file.
+    /// As [`Client::open_path`]; [`Code::LinkLoop`] of a link that is not followed; [`Code::Unsupported`] of something else than a regular file.
     pub async fn open_shared(
         &self,
         who: &Identity,
-        dir: Ino,
-        path: &[u8],
+        (dir, path, follow): (Ino, &[u8], bool),
         epoch: NamespaceEpoch,
     ) -> Result<(Arc<File>, bool), Failure> {
         self.core.dirs.adopt(epoch, true, &[]);
-        let access = Access { read: true, write: false };
-        let file = self.open_path_with_contents(who, Way::below(dir, path), access).await?;
+        let how = How { contents: true, ..Access { read: true, write: false }.into() };
+        let file = self.open_path_how(who, Way::below(dir, path), how, follow).await?;
         if file.attr().kind != FileKind::File {
             return Err(Failure::new(Code::Unsupported, "only regular files are opened for others"));
         }

@@ -13,7 +13,7 @@ use crate::way::{Trail, Way};
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_proto::name::BadName;
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NamespaceEpoch, Refusal, Request};
-use std::collections::VecDeque;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Symbolic links followed in one path, as in Linux (path_resolution(7)).
@@ -27,14 +27,55 @@ enum Arrival {
     Last(Ino, Name),
 }
 
+/// The components of a path that are still to go.
+struct Ahead<'a> {
+    path: Cow<'a, [u8]>,
+    /// Where the next component begins: at the path's end if there is none.
+    at: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn of(path: Cow<'a, [u8]>) -> Ahead<'a> {
+        let mut ahead = Ahead { path, at: 0 };
+        ahead.skip();
+        ahead
+    }
+
+    /// Skips what is no component.
+    fn skip(&mut self) {
+        loop {
+            self.at += match self.rest() {
+                [b'/', ..] | [b'.'] => 1,
+                [b'.', b'/', ..] => 2,
+                _ => return,
+            };
+        }
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.path[self.at..]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.at == self.path.len()
+    }
+
+    fn pop(&mut self) -> Option<&[u8]> {
+        let (from, rest) = (self.at, self.rest());
+        let len = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        self.at += len;
+        self.skip();
+        (len > 0).then(|| &self.path[from..from + len])
+    }
+}
+
 /// A walk along a path.
 struct Walk<'a> {
     core: &'a Core,
     who: &'a Identity,
     /// The namespace epoch when it began.
     epoch: NamespaceEpoch,
-    /// Components still to go.
-    ahead: VecDeque<Vec<u8>>,
+    ahead: Ahead<'a>,
     /// Directories from the root down to where it is; never empty.
     above: Vec<Ino>,
     links: u32,
@@ -73,7 +114,7 @@ impl<'a> Walk<'a> {
         if dir.is_none() && path.first() != Some(&b'/') {
             return Err(Failure::new(Code::Invalid, "a path has to begin with '/'"));
         }
-        let ahead = components(path).collect();
+        let ahead = Ahead::of(Cow::Borrowed(path));
         Ok(Walk {
             core,
             who,
@@ -135,9 +176,9 @@ impl<'a> Walk<'a> {
     /// The walk ends here, since the rest of the path goes on below `target`, outside of the volume.
     fn leave(&mut self, target: &[u8]) -> Failure {
         let mut path = target.to_vec();
-        for component in &self.ahead {
+        for component in components(self.ahead.rest()) {
             path.push(b'/');
-            path.extend_from_slice(component);
+            path.extend_from_slice(&component);
         }
         if path.is_empty() || self.ends_in_slash && !path.ends_with(b"/") {
             path.push(b'/');
@@ -148,12 +189,12 @@ impl<'a> Walk<'a> {
 
     /// Walks to the last component.
     async fn walk_to_last(&mut self) -> Result<Arrival, Failure> {
-        while let Some(component) = self.ahead.pop_front() {
+        while let Some(component) = self.ahead.pop() {
             if component == b".." {
                 self.ascend().await?;
                 continue;
             }
-            let name = name_of(&component)?;
+            let name = name_of(component)?;
             if self.ahead.is_empty() {
                 self.trail.iter_mut().for_each(|trail| trail.last = Some(name.clone()));
                 return Ok(Arrival::Last(self.here(), name));
@@ -212,7 +253,7 @@ impl<'a> Walk<'a> {
             self.above = vec![Ino::ROOT];
             self.trail.iter_mut().for_each(|trail| *trail = Trail { from_root: true, ..Trail::default() });
         }
-        components(target).collect::<Vec<_>>().into_iter().rev().for_each(|part| self.ahead.push_front(part));
+        self.ahead = Ahead::of(Cow::Owned([target, b"/", self.ahead.rest()].concat()));
         Ok(())
     }
 
@@ -389,6 +430,12 @@ impl AtEnd for Open<'_> {
                 Arrival::Directory(dir) => return self.core.open(walk.who, dir, self.how).await,
                 Arrival::Last(parent, name) => (parent, name),
             };
+            if walk.at.is_some() {
+                let through = self.core.open_name_through(walk.who, (parent, &name), self.how, walk.knowing());
+                if let Some(file) = through.await {
+                    return Ok(file);
+                }
+            }
             match self.core.open_name(walk.who, parent, &name, self.how, walk.knowing()).await? {
                 Named::Opened(file) => return Ok(file),
                 Named::Link(_) if !self.follow_last => return Err(Code::LinkLoop.into()),
@@ -537,7 +584,7 @@ impl Client {
         self.open_path_how(who, path.into(), How { contents: true, ..access.into() }, true).await
     }
 
-    async fn open_path_how(
+    pub(crate) async fn open_path_how(
         &self,
         who: &Identity,
         way: Way<'_>,
@@ -634,6 +681,27 @@ impl Client {
         match attr.kind {
             FileKind::Directory => Ok(attr),
             _ => Err(Failure::new(Code::NotDirectory, String::from_utf8_lossy(path))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ahead_is_what_a_path_is_made_of() {
+        let paths: [&[u8]; 12] =
+            [b"", b"/", b"//", b".", b"/./", b"a", b"/a", b"a/", b"/a//b/./c/.", b"./.a/..", b"a/.b./...", b"/.//x/./"];
+        for path in paths {
+            let mut ahead = Ahead::of(Cow::Borrowed(path));
+            let mut popped = Vec::new();
+            while !ahead.is_empty() {
+                assert_eq!(components(ahead.rest()).count() + popped.len(), components(path).count());
+                popped.push(ahead.pop().expect("it is not empty").to_vec());
+            }
+            assert_eq!(ahead.pop(), None);
+            assert_eq!(popped, components(path).collect::<Vec<_>>(), "{}", String::from_utf8_lossy(path));
         }
     }
 }

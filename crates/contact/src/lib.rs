@@ -47,10 +47,10 @@ impl Contact {
 impl aze_server::Contact for Contact {
     fn open(self: Arc<Self>, wanted: Wanted) -> BoxFuture<'static, Result<Through, Failure>> {
         async move {
-            let Wanted { map, who, dir, path, contents, epoch, is_told } = wanted;
+            let Wanted { map, who, dir, path, follow, contents, epoch, is_told } = wanted;
             let client = self.client(&map, is_told);
             let _turn = self.turns.turn((who.clone(), dir, path.clone())).await;
-            let (file, is_shared) = client.open_shared(&who, dir, &path, epoch).await?;
+            let (file, is_shared) = client.open_shared(&who, (dir, &path, follow), epoch).await?;
             let contents = if contents { file.contents_as_opened() } else { None };
             Ok(Through { attr: file.attr(), is_shared, contents, held: Box::new(file) })
         }

@@ -263,6 +263,9 @@ wire_enum! {
         /// opens a file that several clients open once for all; `contents`: those of a small file are wanted, too. It is open until
         /// `CloseThrough`, or the session ends. Reply: `OpenedThrough`.
         128 = OpenThrough { dir: Ino, path: Blob, handle: u64, contents: bool },
+        /// Server, from a client of its node: as `OpenThrough` of the regular file that a name of a directory means, where the directory was found
+        /// by a path. A symbolic link is not followed. Reply: `OpenedThrough`.
+        211 = OpenNameThrough { dir: Ino, name: Name, handle: u64, contents: bool },
         /// Server. Files that were opened through it are closed. Reply: `Done`.
         129 = CloseThrough { handles: Vec<u64> },
 

@@ -280,6 +280,8 @@ impl Request {
     OpenToRun:       Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     OpenThrough:     Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [OpenedThrough]
+    OpenNameThrough: Server Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+        [OpenedThrough]
     CloseThrough:    Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     PersistentId:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [PersistentIs]
     TxDone:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]

@@ -368,6 +368,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             Request::OpenThrough { dir: Ino(9), path: Blob(vec![7]), handle: 5, contents: true }.to_bytes(),
         ),
         (
+            "open name through",
+            Request::OpenNameThrough { dir: Ino(9), name: Name::new(b"a").expect("a name"), handle: 5, contents: true }
+                .to_bytes(),
+        ),
+        (
             "epoch push",
             Request::EpochPush {
                 epoch: NamespaceEpoch(5),
@@ -548,6 +553,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("open to run", "7f0009000000000000000500000000000000"),
     ("open through", "800009000000000000000100000007050000000000000001"),
+    ("open name through", "d3000900000000000000010061050000000000000001"),
     ("epoch push", "3a000500000000000000010000000600000000000000010000000700000000000000010000000800000000000000"),
     ("paths", "5d0001000000020001000000090000000000000001"),
     ("close through", "8100010000000500000000000000"),

@@ -7,4 +7,4 @@
 
 mod leases;
 pub(crate) mod state;
-mod through;
+pub(crate) mod through;

@@ -1,6 +1,7 @@
 //! From an arriving request to its reply: counted, admitted, attempted, carried on as a task if it
 //! must wait, and remembered so that a second copy has no second effect.
 
+use crate::coherence::through::OpenedAt;
 use crate::membership::state::activity::{Activity, Timed};
 use crate::membership::state::moving::UnderWay;
 use crate::names::release::Frozen;
@@ -102,6 +103,7 @@ impl Service for Server {
 
 impl Server {
     /// Begins to work on a request.
+    #[inline(always)]
     fn begin(self: Arc<Self>, request: Request, mut work: Work) {
         match self.admit(&request, &work) {
             Admission::Drop => {}
@@ -495,7 +497,12 @@ impl Server {
                 self.open_name_with(work, parent, name, handle, write, contents)
             }
             &Request::OpenThrough { dir, ref path, handle, contents } => {
-                self.open_through(work, (dir, path), handle, contents)
+                self.open_through(work, OpenedAt { dir, path: &path.0, follow: true }, handle, contents)
+            }
+            &Request::OpenNameThrough { dir, ref name, handle, contents } => {
+                // From then on this server is told of changes of paths through it: the sender may have missed one.
+                self.directories.know(dir)?;
+                self.open_through(work, OpenedAt { dir, path: name.as_bytes(), follow: false }, handle, contents)
             }
             Request::CloseThrough { handles } => Ok(self.close_through(work, handles).into()),
             &Request::GetAttr { ino, exact } => self.getattr(work, ino, exact),

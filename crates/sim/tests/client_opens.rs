@@ -3,7 +3,7 @@
 
 use crate::rough::{rough, seeds};
 use crate::support::{ROOT, create, name, opened_file, with_cluster, with_layout};
-use aze_client::{Access, Client, File};
+use aze_client::{Access, Client, File, Way, WayNote};
 use aze_io::sim::{Faults, Link, Sim, SimRng};
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
@@ -123,19 +123,30 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
     done.lock().note(number, state);
 }
 
-/// Opens a file as a program does: by its name, or by the inode that a kernel knows of it. Reads it whole.
+/// Opens a file as a program does: by its name, in turns as an agent does if that is said, or by the inode that a kernel knows of it. Reads it
+/// whole.
 async fn open(
     client: &Client,
     rng: &mut SimRng,
     who: &Identity,
     number: u64,
     ino: Option<Ino>,
+    as_agent: bool,
 ) -> Result<(Arc<File>, Vec<u8>), Failure> {
     let file = match ino {
         Some(ino) => client.open_with_contents(who, ino, READ).await?,
-        // In turns without contents.
-        None if rng.below(2) == 0 => client.open_path(who, format!("/{}", file_name(number)).as_str(), READ).await?,
-        None => client.open_path_with_contents(who, format!("/{}", file_name(number)).as_str(), READ).await?,
+        None => {
+            let (path, note) = (format!("/{}", file_name(number)), WayNote::default());
+            let way = match as_agent && rng.below(2) == 0 {
+                true => Way::below(Ino::ROOT, path.as_bytes()).seen_at(b"/aze", &note),
+                false => Way::from(path.as_str()),
+            };
+            // In turns without contents.
+            match rng.below(2) {
+                0 => client.open_path(who, way, READ).await?,
+                _ => client.open_path_with_contents(who, way, READ).await?,
+            }
+        }
     };
     let mut bytes = vec![0; 100];
     let count = file.read_as_opened(0, &mut bytes).await?;
@@ -168,7 +179,14 @@ fn judge(
     }
 }
 
-async fn read(client: Arc<Client>, sim: Sim, mut rng: SimRng, done: Arc<Mutex<Done>>, seen: Arc<Mutex<Seen>>) {
+async fn read(
+    client: Arc<Client>,
+    is_near: bool,
+    sim: Sim,
+    mut rng: SimRng,
+    done: Arc<Mutex<Done>>,
+    seen: Arc<Mutex<Seen>>,
+) {
     let mut kept: Vec<Arc<File>> = Vec::new();
     let mut inos: BTreeMap<u64, Ino> = BTreeMap::new();
     for step in 0..800 {
@@ -179,7 +197,7 @@ async fn read(client: Arc<Client>, sim: Sim, mut rng: SimRng, done: Arc<Mutex<Do
         let may_open = known.is_some_and(is_there);
         // In turns, each for a while: who is another user asks.
         let is_member = step % 200 >= 150;
-        let outcome = open(&client, &mut rng, &user(is_member), number, known).await;
+        let outcome = open(&client, &mut rng, &user(is_member), number, known, is_near).await;
         let after = done.lock().files.get(&number).copied();
         if before == after
             && let Some((_, Some(state))) = before
@@ -238,8 +256,14 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64
                     Box::pin(async move { sim.sleep(Duration::from_millis(5)).await })
                 }));
             }
-            let reading =
-                read(client.clone(), sim.clone(), sim.rng(&format!("reader {here}")), done.clone(), seen.clone());
+            let reading = read(
+                client.clone(),
+                seed % 4 == 3,
+                sim.clone(),
+                sim.rng(&format!("reader {here}")),
+                done.clone(),
+                seen.clone(),
+            );
             tasks.push(cluster.on_client(here as usize, reading));
             let (changer, done, sim) = (client.clone(), done.clone(), sim.clone());
             let mut rng = sim.rng(&format!("changer {here}"));
@@ -273,9 +297,11 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64
             let _ = task.await;
         }
         without = clients.iter().map(|client| client.opens_without_request()).sum();
-        let requests = cluster.servers().into_iter().flat_map(|server| server.status().requests);
-        let through: u64 = requests.filter(|counter| counter.name == "OpenThrough").map(|counter| counter.count).sum();
-        assert_eq!(through > 20, seed % 4 == 3, "seed {seed}: {through} opens through a server");
+        for kind in ["OpenThrough", "OpenNameThrough"] {
+            let requests = cluster.servers().into_iter().flat_map(|server| server.status().requests);
+            let through: u64 = requests.filter(|counter| counter.name == kind).map(|counter| counter.count).sum();
+            assert_eq!(through > 0, seed % 4 == 3, "seed {seed}: {through} opens through a server: {kind}");
+        }
     });
     cluster.end();
     let seen = std::mem::take(&mut *seen.lock());

@@ -2,12 +2,13 @@
 //! open is right whoever changes it, and stays open when their server ends.
 
 use crate::support::{ROOT, create, name, with_cluster, with_layout};
-use aze_client::{Access, Client, File};
+use aze_client::{Access, Client, File, NewFile, Way, WayNote};
 use aze_io::sim::Link;
-use aze_proto::{Change, Code, Identity, Ino, NameHash, ServerIndex};
+use aze_proto::{Change, Code, FileKind, Identity, Ino, NameHash, ServerIndex};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
+use aze_sim::work::shared::new_file;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,20 @@ async fn open_all(clients: &[Arc<Client>], path: &str) -> Vec<Arc<File>> {
     opened.into_iter().map(|file| file.expect("it can be opened")).collect()
 }
 
+/// Opens a file as the agent of a program does, which sees the volume at a path of its own and listens for recalls.
+async fn open_seen(client: &Client, path: &str) -> Result<Arc<File>, Code> {
+    let note = WayNote::default();
+    let way = Way::below(Ino::ROOT, path.as_bytes()).seen_at(b"/aze", &note);
+    client.open_path_with_contents(&ROOT, way, READ).await.map_err(|failure| failure.code)
+}
+
+/// As [`near`], each the client of an agent.
+async fn agents(cluster: &Cluster, first: usize, server: u16) -> Vec<Arc<Client>> {
+    let clients = near(cluster, first, server).await;
+    clients.iter().for_each(|client| client.listen(Box::new(|_| Box::pin(async {}))));
+    clients
+}
+
 async fn texts(files: &[Arc<File>]) -> Vec<String> {
     let read = join_all(files.iter().map(|file| file.read(0, 64))).await;
     read.into_iter().map(|text| String::from_utf8(text.expect("it can be read")).expect("text")).collect()
@@ -94,6 +109,60 @@ fn a_file_that_all_open_costs_its_home_two_opens_for_each_node() {
         assert_eq!(count(&cluster, 0, &OPENS) - before, 4);
         assert!(count(&cluster, 0, &["Lookup"]) <= 4, "directories are looked up once for a node");
     });
+}
+
+/// As by `srun aze run -- program`: each process has an agent of its own.
+#[test]
+fn a_file_that_programs_of_many_agents_open_costs_its_home_two_opens() {
+    with_layout(layout(), |cluster, writer| async move {
+        let (ino, path) = file_at_first(&writer, b"one").await;
+        let clients = agents(&cluster, 1, 1).await;
+        let before = count(&cluster, 0, &OPENS);
+        for _ in 0..3 {
+            let files = join_all(clients.iter().map(|client| open_seen(client, &path))).await;
+            let files: Vec<Arc<File>> = files.into_iter().map(|file| file.expect("it can be opened")).collect();
+            assert_eq!(texts(&files).await, vec!["one"; NEAR]);
+        }
+        assert_eq!(count(&cluster, 0, &OPENS) - before, 2);
+        assert_eq!(count(&cluster, 1, &["OpenNameThrough"]), 3 * NEAR as u64);
+        for _ in 0..20 {
+            assert_eq!(open_seen(&clients[0], &path).await.expect("it can be opened").ino(), ino);
+        }
+        assert_eq!(count(&cluster, 0, &OPENS) - before, 2);
+        assert_eq!(count(&cluster, 1, &["OpenNameThrough"]), 3 * NEAR as u64 + 20);
+        // A link means what it means to the program.
+        let dir = &path[..path.rfind('/').expect("a path")];
+        for (name, target) in [("near", path.clone()), ("far", format!("/aze{path}"))] {
+            let link = NewFile { target: target.into_bytes(), ..new_file(FileKind::Symlink, true) };
+            writer.create_path(&ROOT, &format!("{dir}/{name}"), &link).await.expect("a link can be made");
+        }
+        let far = open_seen(&clients[1], &format!("{dir}/far")).await.expect("it is below the program's directory");
+        assert_eq!(far.ino(), ino);
+        assert_eq!(open_seen(&clients[1], &format!("{dir}/near")).await.map(|file| file.ino()), Err(Code::CrossVolume));
+    });
+}
+
+/// How many agents open a file by a path that its directory has lost, which they and their server have not heard of.
+fn opened_by_a_path_that_is_gone(switches: Switches) -> usize {
+    with_layout(Layout { switches, ..layout() }, |cluster, writer| async move {
+        let (_, path) = file_at_first(&writer, b"one").await;
+        let clients = agents(&cluster, 1, 1).await;
+        for client in &clients {
+            client.resolve(&ROOT, &path, true).await.expect("it is there");
+        }
+        let dir = &path[..path.rfind('/').expect("a path")];
+        writer.rename_path(&ROOT, dir, "/old", false).await.expect("it is there");
+        let opened = join_all(clients.iter().map(|client| open_seen(client, &path))).await;
+        assert_eq!(opened.len(), NEAR);
+        assert!(count(&cluster, 1, &["OpenNameThrough"]) > 0);
+        opened.iter().filter(|file| file.is_ok()).count()
+    })
+}
+
+#[test]
+fn a_server_that_opens_a_name_for_others_hears_of_changed_paths_to_it() {
+    assert_eq!(opened_by_a_path_that_is_gone(Switches::default()), 0);
+    assert_ne!(opened_by_a_path_that_is_gone(Switches::without(Sabotage::CheckPathsOnce)), 0, "it is noticed");
 }
 
 /// Files are written under another name and renamed, so that they have another server than their names.

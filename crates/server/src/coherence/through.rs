@@ -10,12 +10,22 @@ use aze_proto::{Code, Failure, Ino, Reply};
 use futures_util::FutureExt;
 use std::sync::Arc;
 
+/// Where a file is that is to be opened.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenedAt<'a> {
+    /// The directory where the path begins.
+    pub(crate) dir: Ino,
+    pub(crate) path: &'a [u8],
+    /// A symbolic link at the path's end is followed.
+    pub(crate) follow: bool,
+}
+
 impl Server {
     /// Opens a file for a client of this node, until that closes it or its session ends.
     pub(crate) fn open_through(
         self: &Arc<Self>,
         work: &Work,
-        (dir, path): (Ino, &Blob),
+        at: OpenedAt<'_>,
         handle: u64,
         contents: bool,
     ) -> Attempt<Output> {
@@ -25,13 +35,14 @@ impl Server {
         };
         // A change of paths that neither knows yet has not been acknowledged.
         let epoch = work.header.namespace_epoch.max(self.namespace_epoch());
-        let (who, path) = (work.identity.clone(), path.0.clone());
+        let OpenedAt { dir, path, follow } = at;
+        let (who, path) = (work.identity.clone(), path.to_vec());
         let me = self.me.clone();
         let is_told: IsTold = Arc::new(move |dir| match me.upgrade() {
             Some(server) => server.is_told_of(dir).boxed(),
             None => async { false }.boxed(),
         });
-        let wanted = Wanted { map: self.map(), who, dir, path, contents, epoch, is_told };
+        let wanted = Wanted { map: self.map(), who, dir, path, follow, contents, epoch, is_told };
         let (server, session) = (self.clone(), work.session);
         then(async move {
             let Through { attr, is_shared, contents, held } = contact.open(wanted).await?;

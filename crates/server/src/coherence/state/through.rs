@@ -34,6 +34,8 @@ pub struct Wanted {
     pub dir: Ino,
     /// The path.
     pub path: Vec<u8>,
+    /// A symbolic link at its end is followed.
+    pub follow: bool,
     /// The contents of a small file are wanted, too.
     pub contents: bool,
     /// The epoch of the namespace: paths that were found earlier may be wrong.
