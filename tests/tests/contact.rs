@@ -37,7 +37,8 @@ fn processes_of_a_node_open_a_file_by_two_requests_to_its_home() {
     let program = program.to_str().expect("UTF-8");
     nodes.run(&place, 1, &["sh", "-c", "printf 'to be read' > local-text"]).ok();
     nodes.aze(&place, 1, &["mkdir", "-p", "aze:/some/where"]).ok();
-    // The node asks for a file once more if its processes do not come within a second, as on a busy machine.
+    // On a busy machine the node asks for a file once more: if its processes do not come within a second, or come before the home has heard
+    // that the node listens for recalls.
     let (mut right, mut runs) = (0, 0);
     while right < 4 {
         let path = format!("/some/where/input{runs}");
@@ -52,10 +53,11 @@ fn processes_of_a_node_open_a_file_by_two_requests_to_its_home() {
         let more = |kinds: &[&str]| sum(&after, kinds) - sum(&before, kinds);
         // A copied file was renamed: it may have another server than its name.
         let (by_name, by_number) = (more(&["OpenNameWith"]), more(&["OpenWith"]));
-        let is_right = more(&["OpenThrough"]) == PROCESSES && by_name == 2 && [0, 2].contains(&by_number);
-        let is_right = is_right && more(&["Read"]) == 0;
+        let is_through = more(&["OpenThrough"]) == PROCESSES && more(&["Read"]) == 0;
+        let is_right = is_through && by_name == 2 && [0, 2].contains(&by_number);
+        let is_late = !was_quick || is_through && by_name <= 4 && by_number <= 4;
         runs += 1;
-        assert!(is_right || !was_quick && runs < 20, "{path}: {before:?} and then {after:?}");
+        assert!(is_right || is_late && runs < 20, "{path}: {before:?} and then {after:?}");
         right += u32::from(is_right);
         let through = |counts: &BTreeMap<String, u64>| counts.get("OpenThrough").copied().unwrap_or(0);
         let of_node = through(&after[2]) - through(&before[2]);
@@ -71,6 +73,6 @@ fn processes_of_a_node_open_a_file_by_two_requests_to_its_home() {
     let more = |kinds: &[&str]| sum(&after, kinds) - sum(&before, kinds);
     assert_eq!(more(&["OpenNameThrough"]), AGENTS, "{before:?} and then {after:?}");
     let homes = more(&["OpenName", "OpenNameWith"]);
-    assert!(homes <= 2 * (1 + seconds), "{homes} opens by name in {seconds} s: {before:?} and then {after:?}");
+    assert!(homes <= 2 * (2 + seconds), "{homes} opens by name in {seconds} s: {before:?} and then {after:?}");
     nodes.aze(&place, 1, &["down"]).ok();
 }

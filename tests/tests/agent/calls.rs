@@ -51,7 +51,7 @@ impl AgentProcess {
             unsafe { command.pre_exec(act) };
         }
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("an agent");
-        wait_until("the agent listens", || socket.exists());
+        wait_until("the agent listens", || listens(&socket));
         AgentProcess { process, socket }
     }
 
@@ -114,6 +114,16 @@ pub struct Program {
 
 // SAFETY: the window belongs to no thread.
 unsafe impl Send for Program {}
+
+/// Whether a socket of this name takes connections: between bind(2) and listen(2) there is its name alone.
+fn listens(path: &Path) -> bool {
+    let all = std::fs::read_to_string("/proc/net/unix").expect("it can be read");
+    let name = path.to_str().expect("UTF-8");
+    // Num, RefCount, Protocol, Flags, Type, St, Inode, Path: proc_net(5). The flag is __SO_ACCEPTCON.
+    all.lines()
+        .map(|line| line.split_whitespace().collect())
+        .any(|words: Vec<&str>| words.len() == 8 && words[3] == "00010000" && words[7] == name)
+}
 
 fn socket_address(path: &Path) -> libc::sockaddr_un {
     // SAFETY: an address is a family and bytes, for which zeros are a value.
