@@ -79,12 +79,12 @@ impl State {
     }
 }
 
-/// Whether nothing but the way's end is asked for.
+/// Whether the caller asks for the file alone, and not for the way to it.
 fn is_whole(way: &Way<'_>) -> bool {
     way.at.is_none() && way.note.is_none() && (way.dir.is_some() || way.path.first() == Some(&b'/'))
 }
 
-/// Whether it is an open for reading and nothing more.
+/// Whether it is an open for reading, without rights to write or run the file.
 fn is_plain(how: How) -> bool {
     let Access { read, write } = how.access;
     read && !write && !how.to_run && !how.nameless

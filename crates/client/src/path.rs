@@ -41,7 +41,7 @@ impl<'a> Ahead<'a> {
         ahead
     }
 
-    /// Skips what is no component.
+    /// Skips slashes, and `.` between them.
     fn skip(&mut self) {
         loop {
             self.at += match self.rest() {

@@ -87,7 +87,7 @@ impl Slot {
         self.waker.take()
     }
 
-    /// Whether the call has been told nothing yet that says more; to send again says least.
+    /// Whether news count: a call keeps the first answer or failure, and sends again only if it has no other news.
     fn hears(&self, is_send: bool) -> bool {
         match &self.news {
             None | Some(News::Send) => true,

@@ -10,7 +10,7 @@ use aze_proto::{Code, Failure, Ino, Reply};
 use futures_util::FutureExt;
 use std::sync::Arc;
 
-/// Where a file is that is to be opened.
+/// The path of a file that a client of this node opens.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenedAt<'a> {
     /// The directory where the path begins.
