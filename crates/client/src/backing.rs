@@ -79,7 +79,7 @@ impl Client {
             if file.count_changes().await? != put.counts {
                 return Ok(false);
             }
-            let request = Request::Adopt(Staged {
+            let staged = Staged {
                 ino: file.ino(),
                 claim,
                 origin: before.origin,
@@ -91,7 +91,8 @@ impl Client {
                 parent: put.parent,
                 path: Blob(put.path.clone()),
                 identity: put.identity,
-            });
+            };
+            let request = Request::Adopt { staged: Box::new(staged) };
             let now = match self.core.ask(who, Place::Home(file.ino()), &request).await? {
                 Reply::BackingIs { backing, .. } => backing.unwrap_or_default(),
                 other => return Err(unexpected(&request, &other)),

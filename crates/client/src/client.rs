@@ -12,21 +12,18 @@ use crate::locks::LockOwners;
 use crate::opened::Contents;
 use crate::owed::Owed;
 use crate::published::Entered;
-use crate::route::Routes;
+use crate::route::{Routes, SeenToEnd};
 use crate::share::Subscribed;
 use crate::sync::Moves;
 use crate::volume::LastSpace;
 use crate::xattr::Attributed;
-use aze_io::sync::{Mutex, RwLock};
+use aze_io::sync::RwLock;
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
-use aze_proto::{
-    Attr, Code, Failure, Identity, Incarnation, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardMap,
-};
+use aze_proto::{Attr, Code, Failure, Identity, Reply, Request, SessionId, ShardMap};
 use aze_rpc::{Caller, Counters};
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -102,8 +99,7 @@ pub(crate) struct Core {
     pub(crate) durability: Durability,
     /// See [`Config::lasts`].
     pub(crate) lasts: bool,
-    /// Lives of servers whose ends the system of this machine has told: server, map epoch at which the life began, incarnation.
-    pub(crate) seen_to_end: Mutex<BTreeSet<(ServerIndex, MapEpoch, Incarnation)>>,
+    pub(crate) seen_to_end: SeenToEnd,
     /// Start of the volume since which all names are known to be there, if they are synced.
     pub(crate) names_since: AtomicU32,
     pub(crate) moves: Moves,
@@ -112,7 +108,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(io: Io, caller: Arc<Caller>, config: &Config, map: ShardMap) -> Arc<Core> {
+    pub(crate) fn new(io: Io, caller: Arc<Caller>, config: &Config, map: Arc<ShardMap>) -> Arc<Core> {
         let (deadline, durability) = (config.deadline, config.durability);
         let names_since = AtomicU32::new(map.epoch.starts());
         let contents = Arc::new(Contents::new(map.shards()));
@@ -147,7 +143,7 @@ impl Core {
             subscribed,
             durability,
             lasts: config.lasts,
-            seen_to_end: Mutex::default(),
+            seen_to_end: SeenToEnd::default(),
             names_since,
             moves: Moves::default(),
             last_space: LastSpace::default(),

@@ -43,7 +43,7 @@ impl Client {
     /// request is that of the first operation. A server refuses what a newer map would send elsewhere, and this client
     /// then gets that map; if the session lasts, it looks for a newer one once, for servers that are at other addresses now.
     pub fn connect_knowing(io: Io, config: Config, map: ShardMap) -> Arc<Client> {
-        let client = Client::with_map(io.clone(), &config, map);
+        let client = Client::with_map(io.clone(), &config, Arc::new(map));
         client.core.prepare_if_far();
         let core = Arc::downgrade(&client.core);
         io.clone().spawn(async move {
@@ -59,7 +59,7 @@ impl Client {
         client
     }
 
-    fn with_map(io: Io, config: &Config, map: ShardMap) -> Arc<Client> {
+    fn with_map(io: Io, config: &Config, map: Arc<ShardMap>) -> Arc<Client> {
         let caller = Caller::new(io.clone(), caller_config(&io, config));
         let core = Core::new(io, caller, config, map);
         core.watch_neighbours();
@@ -91,7 +91,7 @@ fn caller_config(io: &Io, config: &Config) -> CallerConfig {
 }
 
 /// Asks the seeds, those on this node first, one after the other but not waiting for any.
-async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
+async fn first_map(io: &Io, config: &Config) -> Result<Arc<ShardMap>, Failure> {
     // A session of its own: a seed's place in the map is not known yet, and this session's end
     // there must not end the real one.
     let caller = Caller::new(io.clone(), caller_config(io, config));
@@ -124,7 +124,7 @@ async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
     Err(no_map(&config.volume, failures))
 }
 
-async fn get_map(caller: &Caller, target: &Target, deadline: Duration) -> Result<ShardMap, Failure> {
+async fn get_map(caller: &Caller, target: &Target, deadline: Duration) -> Result<Arc<ShardMap>, Failure> {
     let (identity, request) = (Identity::default(), Request::GetMap);
     let (map_epoch, namespace_epoch) = (MapEpoch(0), NamespaceEpoch(0));
     let ask = Ask {

@@ -8,10 +8,11 @@ use crate::client::{Core, unexpected};
 use crate::planted::Planted;
 use aze_io::Io;
 use aze_io::defects::vital;
+use aze_io::sync::Mutex;
 use aze_proto::rules::Generations;
 use aze_proto::{
-    Code, Failure, Generation, Identity, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request,
-    ServerIndex, ShardId, ShardMap,
+    Code, Failure, Generation, Identity, Incarnation, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Refusal, Reply,
+    Request, ServerIndex, ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Ask, Located, Target};
 use futures_util::StreamExt;
@@ -45,11 +46,33 @@ pub(crate) struct Server {
     talked: AtomicBool,
 }
 
+/// A life of a server: its number, the map epoch at which the life began, its incarnation.
+type Life = (ServerIndex, MapEpoch, Incarnation);
+
+/// Lives of servers whose ends the system of this machine has told.
+#[derive(Default)]
+pub(crate) struct SeenToEnd {
+    /// Whether there is one: each request asks, and on nearly all volumes there is none.
+    is_some: AtomicBool,
+    lives: Mutex<BTreeSet<Life>>,
+}
+
+impl SeenToEnd {
+    fn note(&self, life: Life) {
+        self.lives.lock().insert(life);
+        self.is_some.store(true, Ordering::Release);
+    }
+
+    fn has(&self, life: Life) -> bool {
+        self.is_some.load(Ordering::Acquire) && self.lives.lock().contains(&life)
+    }
+}
+
 impl Routes {
-    pub(crate) fn new(io: &Io, map: ShardMap) -> Routes {
+    pub(crate) fn new(io: &Io, map: Arc<ShardMap>) -> Routes {
         let targets = map.indexes().filter_map(|index| Target::of(&map, index));
         let servers = targets.map(|target| Server { target, talked: AtomicBool::new(false) }).collect();
-        Routes { map: io.only_once(Arc::new(map)), servers }
+        Routes { map: io.only_once(map), servers }
     }
 
     /// All servers that have not left.
@@ -346,7 +369,7 @@ impl Core {
     /// Whether the process of a server has ended, as the map says or the system of this machine has told.
     pub(crate) fn has_ended(&self, map: &ShardMap, server: ServerIndex) -> bool {
         let Some(info) = map.server(server) else { return false };
-        info.ended || self.seen_to_end.lock().contains(&(server, info.began, info.incarnation))
+        info.ended || self.seen_to_end.has((server, info.began, info.incarnation))
     }
 
     /// Whether to ask a server that has ended, as far as is known here, all the same: it is back, as another one says by one question, or there
@@ -428,7 +451,7 @@ impl Core {
         self.caller.on_end(Box::new(move |target| {
             let Some(core) = this.upgrade() else { return };
             let (server, (began, incarnation)) = (target.index, target.life);
-            core.seen_to_end.lock().insert((server, began, incarnation));
+            core.seen_to_end.note((server, began, incarnation));
             core.leave_contacts();
             let ended = target.clone();
             core.spawn(move |core| async move { core.look_who_is_gone(ended).await });
@@ -467,12 +490,12 @@ impl Core {
         self.routes.read().map.indexes().count()
     }
 
-    pub(crate) fn adopt_map(&self, map: ShardMap) {
+    pub(crate) fn adopt_map(&self, map: Arc<ShardMap>) {
         // All requests go by the map, and its caller alone tells connections of it.
         vital(|| self.adopt_newer_map(map));
     }
 
-    fn adopt_newer_map(&self, map: ShardMap) {
+    fn adopt_newer_map(&self, map: Arc<ShardMap>) {
         let mut routes = self.routes.write();
         if map.epoch <= routes.map.epoch {
             return;

@@ -196,7 +196,7 @@ impl Scan<'_> {
     }
 
     fn request(&self, job: &Job) -> Request {
-        Request::Scan(fields::Scan {
+        let scan = fields::Scan {
             dirs: job.dirs[job.first..job.last].iter().map(|(ino, _)| *ino).collect(),
             predicate: self.wanted.predicate.clone(),
             find: self.wanted.find,
@@ -205,7 +205,8 @@ impl Scan<'_> {
             after: job.after,
             limit: LIST_ENTRIES_MAX as u32,
             slots: job.slots.clone(),
-        })
+        };
+        Request::Scan { scan: Box::new(scan) }
     }
 
     /// Takes in a page, and has the next one asked for.

@@ -75,7 +75,7 @@ impl Client {
     /// How each server is that has not left.
     pub async fn status(&self) -> Vec<(ServerIndex, Result<ServerStatus, Failure>)> {
         let status = |reply| match reply {
-            Reply::Status { status } => Ok(status),
+            Reply::Status { status } => Ok(*status),
             other => Err(unexpected(&Request::Status, &other)),
         };
         self.each(&Identity::default(), &Request::Status, status).await
@@ -84,7 +84,7 @@ impl Client {
     /// What each server has done so far that has not left.
     pub async fn activity(&self) -> Vec<(ServerIndex, Result<ServerActivity, Failure>)> {
         let activity = |reply| match reply {
-            Reply::ActivityIs { activity } => Ok(activity),
+            Reply::ActivityIs { activity } => Ok(*activity),
             other => Err(unexpected(&Request::Activity, &other)),
         };
         self.each(&Identity::default(), &Request::Activity, activity).await

@@ -12,6 +12,8 @@ mod names;
 mod reply;
 mod status;
 
+use std::sync::Arc;
+
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
 use crate::backing::{Imported, Settle, Staged};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
@@ -99,7 +101,7 @@ wire_enum! {
         /// order of their cookies; entries of equal cookie come in one page. Reply: `Listing`.
         30 = List { dir: Ino, after: u64, limit: u32, attrs: bool },
         /// Server. Looks through this server's entries of many directories. Reply: `Scanned`.
-        31 = Scan(Scan),
+        31 = Scan { scan: Box<Scan> },
         /// Server. Reply: `Space`.
         32 = StatFs,
         /// Server. Reply: `Status`.
@@ -120,7 +122,7 @@ wire_enum! {
         /// Keeper, from a server that starts. Answered when the volume is complete. Reply: `Map`.
         40 = Join { slot: ServerIndex, info: ServerInfo },
         /// Server, from the keeper: a newer map. Reply: `Done`.
-        41 = MapPush { map: ShardMap },
+        41 = MapPush { map: Arc<ShardMap> },
         /// Home of a directory, from a server that has entries of it to serve. Reply: `StubGranted`.
         42 = StubGet { dir: Ino, holder: ServerIndex, incarnation: Incarnation },
         /// Server, from a directory's home: stop changing entries if there are none. Reply: `StubClosed`.
@@ -324,10 +326,10 @@ wire_enum! {
         /// Home of a file; the owner or root. A stage has put this version of it into the backing: if it still has that one, the
         /// object there is its origin from now on, and its data are copies. Answered when all servers of its data have said
         /// whether theirs are. Reply: `BackingIs`.
-        167 = Adopt(Staged),
+        167 = Adopt { staged: Box<Staged> },
         /// Server, from a file's home: says whether its data are those that the backing has, and makes them copies if so. Reply:
         /// `Settled`.
-        168 = Settle(Settle),
+        168 = Settle { settle: Box<Settle> },
         /// Home of a file; the owner or root. A stage is about to put it into the backing: what an earlier one has put there is not
         /// adopted from now on. Reply: `Claimed`.
         169 = Claim { ino: Ino },
@@ -354,7 +356,7 @@ wire_enum! {
         /// as long as a lease lasts. Answered when the homes of all directories know who has entries of them. Reply: `Done`.
         174 = TakeAll { moving: u64, slot: SlotIndex, pieces: u64, leased: bool },
         /// Server, from the keeper: a move is over, and this map says how it ended. Reply: `Done`.
-        175 = MoveEnd { moving: u64, map: ShardMap },
+        175 = MoveEnd { moving: u64, map: Arc<ShardMap> },
         /// Keeper: how has a move ended? Refused with `Busy` while that is not decided. Reply: `Map`.
         176 = MoveOutcome { moving: u64 },
         /// Server, from the giver, if the keeper has ended: has the slot been taken into use? If not, it never will be. Reply:
@@ -378,7 +380,7 @@ wire_enum! {
         190 = Group { formed: MapEpoch, bytes: Blob },
         /// Server, from one that has become the keeper by this map: takes it into use, and says what only the keeper before knew.
         /// Reply: `TakeoverIs`.
-        191 = Takeover { map: ShardMap },
+        191 = Takeover { map: Arc<ShardMap> },
         /// Server, to the members of the keeper group: the keeper, in this life, has not answered, or its process `has_ended`, as a
         /// process on the same machine has seen. Reply: `Done`.
         192 = KeeperGone { keeper: ServerIndex, began: MapEpoch, incarnation: Incarnation, has_ended: bool },

@@ -6,6 +6,7 @@
 //! memory than the input could fill: a count is checked against the bytes that are left.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The input does not decode: the expected item and its byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +162,16 @@ impl<T: Wire> Wire for Box<T> {
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
         T::take(input).map(Box::new)
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        T::put(self, out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        T::take(input).map(Arc::new)
     }
 }
 

@@ -14,6 +14,7 @@ use aze_proto::predicate::Predicate;
 use aze_proto::slots::SlotTable;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
+use std::sync::Arc;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -80,7 +81,8 @@ fn settle() -> Request {
     let (ino, born, layout) = (Ino(10), MapEpoch(2), Layout { first: Prefix(9), shard_bits: 12 });
     let Staged { generation, chunks, changes, .. } = staged();
     let count = CountChanges { ino, generation, born, layout, chunks };
-    Request::Settle(Settle { count, changes: changes[0], backing: imported().backing, chunk_bits: 20 })
+    let settle = Settle { count, changes: changes[0], backing: imported().backing, chunk_bits: 20 };
+    Request::Settle { settle: Box::new(settle) }
 }
 
 fn gone() -> Gone {
@@ -151,7 +153,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let seek = Request::Seek(Seek { ino, generation, born, layout, offset: 3, hole: true, chunk_bits });
     let count = Request::CountChanges(CountChanges { ino, generation, born, layout, chunks: 4 });
     let read = Request::Read(Read { ino, generation, born, layout, chunk: 2, offset: 3, len: 4 });
-    let scan = Request::Scan(Scan {
+    let scan = Scan {
         dirs: vec![Ino(9)],
         predicate: Predicate::default(),
         find: true,
@@ -160,7 +162,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         after: 3,
         limit: 4,
         slots: vec![SlotIndex(5)],
-    });
+    };
+    let scan = Request::Scan { scan: Box::new(scan) };
     let (parent, to_parent, to_name) = (Ino::ROOT, Ino(9), Name::new(b"b").expect("a name"));
     let exchange =
         Request::Exchange { parent, name: Name::new(b"a").expect("a name"), to_parent, to_name: to_name.clone() };
@@ -268,7 +271,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("hello", Step::Hello { hello, proof: [6; 32] }.to_bytes()),
         ("challenge", challenge.to_bytes()),
-        ("map", Reply::Map { map: map.clone() }.to_bytes()),
+        ("map", Reply::Map { map: Arc::new(map.clone()) }.to_bytes()),
         ("join", Request::Join { slot: ServerIndex(1), info: info.clone() }.to_bytes()),
         ("server ended", ended.to_bytes()),
         ("known", Request::Known { of: ServerIndex(1), from: Ino(2) }.to_bytes()),
@@ -279,7 +282,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("listing", Reply::Listing { entries: vec![listed], more: false }.to_bytes()),
         ("refusal", Failure::refused(Refusal::MapStale { epoch: MapEpoch(4) }).to_bytes()),
         ("starting", Failure::refused(Refusal::Starting).to_bytes()),
-        ("activity is", Reply::ActivityIs { activity }.to_bytes()),
+        ("activity is", Reply::ActivityIs { activity: Box::new(activity) }.to_bytes()),
         ("append", Request::Append { ino: Ino(9), sums: vec![1, 2] }.to_bytes()),
         ("appended", Reply::Appended { attr: attr(), offset: 7 }.to_bytes()),
         ("open with contents", Request::OpenWith { ino: Ino(9), handle: 5, write: false, contents: 65_536 }.to_bytes()),
@@ -316,7 +319,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("enter", Request::Enter { slot: ServerIndex(1), info }.to_bytes()),
         ("balance", Request::Balance.to_bytes()),
         ("group kept is", kept.to_bytes()),
-        ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
+        ("entered", Reply::Entered { map: Arc::new(map), fenced: vec![SessionId(5)] }.to_bytes()),
         ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
         ("group kept", Request::GroupKept.to_bytes()),
         ("root rights", Request::RootRights.to_bytes()),
@@ -403,7 +406,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             "forget gone",
             Request::ForgetGone { parent: Ino(9), name: Name::new(b"a").expect("a name"), since: Time(11) }.to_bytes(),
         ),
-        ("adopt", Request::Adopt(staged()).to_bytes()),
+        ("adopt", Request::Adopt { staged: Box::new(staged()) }.to_bytes()),
         ("claim", Request::Claim { ino: Ino(10) }.to_bytes()),
         ("claimed", Reply::Claimed { claim: 11, backing: Some(imported().backing) }.to_bytes()),
         ("settle", settle().to_bytes()),

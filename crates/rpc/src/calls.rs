@@ -22,7 +22,6 @@ const SILENCE_NS: u64 = 1_000_000_000;
 const SILENCE_MAX_NS: u64 = 8_000_000_000;
 
 /// What a waiting request is told.
-#[expect(clippy::large_enum_variant, reason = "nearly all news are answers, and a box takes memory for each request")]
 pub(crate) enum News {
     /// The server's answer.
     Answer(Result<Answer, Failure>),

@@ -549,11 +549,11 @@ impl Server {
             }
             Request::Read(read) => self.read(work, read),
             &Request::List { dir, after, limit, attrs } => self.list(work, dir, after, limit, attrs),
-            Request::Scan(scan) => self.scan(work, scan),
+            Request::Scan { scan } => self.scan(work, scan),
             Request::StatFs => Ok(self.space().into()),
-            Request::Status => Ok(Reply::Status { status: self.status() }.into()),
-            Request::Activity => Ok(Reply::ActivityIs { activity: self.activity() }.into()),
-            Request::GetMap => Ok(Reply::Map { map: (*self.map()).clone() }.into()),
+            Request::Status => Ok(Reply::Status { status: Box::new(self.status()) }.into()),
+            Request::Activity => Ok(Reply::ActivityIs { activity: Box::new(self.activity()) }.into()),
+            Request::GetMap => Ok(Reply::Map { map: self.map() }.into()),
             Request::Shutdown => self.shutdown(work),
             Request::Sync => Ok(self.synced().into()),
             &Request::Listen { life, confirmed } => self.await_recall(work, life, confirmed),
@@ -568,7 +568,7 @@ impl Server {
             &Request::BackingOf { ino } => self.backing_of(ino),
             Request::GoneNames { from } => self.gone_names(from),
             &Request::LeaveBacking { ino } => self.leave_backing(ino),
-            Request::Adopt(staged) => self.adopt(staged),
+            Request::Adopt { staged } => self.adopt(staged),
             &Request::Claim { ino } => self.claim(ino),
             Request::ForgetGone { parent, name, since } => self.forget_gone(work, *parent, name, *since),
             Request::EndSession => {
@@ -636,7 +636,7 @@ impl Server {
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos)?.into()),
             &Request::WillChange { ino } => self.will_change(ino),
-            Request::Settle(settle) => self.settle_copies(settle),
+            Request::Settle { settle } => self.settle_copies(settle),
             &Request::ImportDir { dir } => self.import_dir(work, dir),
             Request::Import { dir, names } => self.import(*dir, names),
             Request::FenceSession { session } => self.fence_session(*session),
@@ -652,7 +652,7 @@ impl Server {
             }
             &Request::TakeAll { moving, slot, pieces, leased } => self.take_all(work, moving, slot, pieces, leased),
             Request::MoveEnd { moving, map } => {
-                self.move_ended(*moving, map);
+                self.move_ended(*moving, map.clone());
                 Ok(Reply::Done.into())
             }
             Request::MoveOutcome { moving } => self.move_outcome(*moving),

@@ -61,7 +61,7 @@ impl Service for Scripted {
     fn request(self: Arc<Self>, incoming: Incoming) {
         let Incoming { header, request, payload, responder, .. } = incoming;
         let (said, bytes) = match &request {
-            Request::GetMap => (Ok(Reply::Map { map: self.map.lock().clone() }), Vec::new()),
+            Request::GetMap => (Ok(Reply::Map { map: Arc::new(self.map.lock().clone()) }), Vec::new()),
             Request::EndSession | Request::Close { .. } => (Ok(Reply::Done), Vec::new()),
             _ => (self.script.lock().as_mut().expect("the test says what to say"))(
                 &header,

@@ -1,5 +1,7 @@
 //! Every reply, declared once.
 
+use std::sync::Arc;
+
 use super::{
     Durability, FileNow, Found, HeldStub, Listed, LockOutcome, Recall, ScanPlace, ServerActivity, ServerStatus, SubDir,
     Usage, Victim,
@@ -40,11 +42,11 @@ wire_enum! {
         /// Space of one server, in bytes, and its number of inodes.
         10 = Space { capacity_bytes: u64, used_bytes: u64, inodes: u64, inodes_max: u64 },
         /// How a server is.
-        11 = Status { status: ServerStatus },
+        11 = Status { status: Box<ServerStatus> },
         /// The server's own counters, and its activity by job.
-        54 = ActivityIs { activity: ServerActivity },
+        54 = ActivityIs { activity: Box<ServerActivity> },
         /// The shard map.
-        12 = Map { map: ShardMap },
+        12 = Map { map: Arc<ShardMap> },
         /// A directory's stub.
         13 = StubGranted { stub: Stub },
         /// Whether the stub was closed, that is: whether there was no entry.
@@ -120,7 +122,7 @@ wire_enum! {
         /// Slots that servers which leave still have, and those of the servers that have not left.
         82 = Leaving { slots: u32, servers: Vec<ServerIndex> },
         /// The map with the server in it, and the sessions that no server serves.
-        83 = Entered { map: ShardMap, fenced: Vec<SessionId> },
+        83 = Entered { map: Arc<ShardMap>, fenced: Vec<SessionId> },
         /// The namespace epoch of this server, and its transactions that have the token for moving directories.
         90 = TakeoverIs { epoch: NamespaceEpoch, tokens: Vec<TxId> },
         /// The number of the volume of which this server has a part, unless its directories are empty; and the newest map to which it

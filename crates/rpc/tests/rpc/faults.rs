@@ -349,7 +349,7 @@ fn what_is_too_long_is_not_sent() {
     let caller = caller(&sim.node("c"), 1);
     let long = vec![0; (aze_proto::limits::PAYLOAD_BYTES_MAX + 1) as usize];
     assert_eq!(sim.block_on(lookup(&caller, &to, 1, &long, 10)).unwrap_err().code, Code::Limit);
-    let request = Request::Scan(Scan {
+    let scan = Scan {
         dirs: vec![Ino::ROOT; 600_000],
         predicate: Default::default(),
         find: true,
@@ -358,7 +358,8 @@ fn what_is_too_long_is_not_sent() {
         after: 0,
         limit: 1,
         slots: Vec::new(),
-    });
+    };
+    let request = Request::Scan { scan: Box::new(scan) };
     assert_eq!(sim.block_on(ask(&caller, &to, 0, &request, &[], 10)).unwrap_err().code, Code::Limit);
     assert_eq!(service.seen.lock().requests, 0);
 }

@@ -176,9 +176,9 @@ impl Server {
     ) -> bool {
         let &Attr { ino, born, layout, chunk_bits, .. } = attr;
         let count = CountChanges { ino, generation: staged.generation, born, layout, chunks: staged.chunks };
-        let settle = Settle { count, changes, backing: backing.clone(), chunk_bits };
+        let settle = Box::new(Settle { count, changes, backing: backing.clone(), chunk_bits });
         matches!(
-            self.ask(changes.server, ShardId(0), Request::Settle(settle)).await,
+            self.ask(changes.server, ShardId(0), Request::Settle { settle }).await,
             Ok(Reply::Settled { is_same: true })
         )
     }

@@ -44,7 +44,7 @@ const KEEPER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What the other servers say of the volume.
 struct Volume {
-    map: ShardMap,
+    map: Arc<ShardMap>,
     namespace: NamespaceEpoch,
     /// The server that has told the map.
     told_by: Target,
@@ -127,7 +127,7 @@ fn is_passing(failure: &Failure) -> bool {
 
 /// The newest map of those that answer.
 fn newest_of(answers: Vec<(&OtherServer, Target, Result<Answer, Failure>)>) -> Result<Volume, Failure> {
-    let mut newest: Option<(ShardMap, Target)> = None;
+    let mut newest: Option<(Arc<ShardMap>, Target)> = None;
     let (mut namespace, mut starting, mut silent) = (NamespaceEpoch(0), Vec::new(), None);
     for (other, target, answer) in answers {
         let answer = match answer {
@@ -203,7 +203,7 @@ impl Server {
         let Some(file) = file else { return Ok(()) };
         let group = Group::restored(&file.log).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
         let map = ShardMap::from_stored(group.value()).map_err(|why| Failure::new(Code::Lost, why.to_string()))?;
-        self.group.hear(map);
+        self.group.hear(Arc::new(map));
         Ok(())
     }
 
@@ -297,7 +297,7 @@ impl Server {
     }
 
     /// Tells the others of a decided map: the servers that have heard of it have died.
-    async fn tell_newer(&self, outside: &Outside, comeback: &Comeback, map: &ShardMap) {
+    async fn tell_newer(&self, outside: &Outside, comeback: &Comeback, map: &Arc<ShardMap>) {
         let push = Request::MapPush { map: map.clone() };
         let living = comeback.others.iter().filter(|other| !other.has_ended && !outside.has_ended(other.slot));
         // One that does not hear it is told again.
@@ -384,7 +384,7 @@ impl Server {
         })?;
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
-            Reply::Map { map } => Ok(Arc::new(map)),
+            Reply::Map { map } => Ok(map),
             _ => Err(Failure::new(Code::Malformed, "Join was answered with something else")),
         }
     }
@@ -407,7 +407,7 @@ impl Server {
         self.take_kept(&map)?;
         // Before it gives a token or raises the epoch it asks the others what the keeper before knew.
         self.keeper.begins(self.io.mono_ns());
-        self.install_map(Arc::new(map));
+        self.install_map(map);
         self.begin_keeping();
         self.confirmed_by_all(self.slot()).await?;
         Ok(self.map())
@@ -426,7 +426,7 @@ impl Server {
             server.confirmed_by_all(slot).await?;
             // Who finds it coming from here on has no newer map than that of the answer.
             drop(coming);
-            Ok(Reply::Map { map: (*server.map()).clone() })
+            Ok(Reply::Map { map: server.map() })
         })
     }
 
@@ -467,7 +467,7 @@ impl Server {
         let others = self.living().into_iter().filter(|other| *other != but && *other != self.slot());
         let confirmed = others.map(|other| async move {
             loop {
-                let push = Request::MapPush { map: (*self.map()).clone() };
+                let push = Request::MapPush { map: self.map() };
                 let failure = match self.ask_once(other, ShardId(0), &push, ANSWER_TIME_MAX).await {
                     Ok(_) => return Ok(()),
                     Err(failure) => failure,

@@ -99,7 +99,7 @@ impl Server {
                     self.sessions.fence(session);
                     self.end_session(session);
                 }
-                Ok(Arc::new(map))
+                Ok(map)
             }
             _ => Err(Failure::new(Code::Malformed, "Enter was answered with something else")),
         }
@@ -117,7 +117,7 @@ impl Server {
             // A server that ends a session for all others later asks them by a map with this one in it.
             let fenced = server.sessions.fenced();
             drop(raising);
-            Ok(Reply::Entered { map: (*server.map()).clone(), fenced })
+            Ok(Reply::Entered { map: server.map(), fenced })
         })
     }
 

@@ -568,7 +568,7 @@ impl Server {
                     _ => server.ask_keeper(Request::MoveOutcome { moving }).await,
                 };
                 if let Ok(Reply::Map { map }) = told {
-                    server.move_ended(moving, &map);
+                    server.move_ended(moving, map);
                 }
             }
         });

@@ -42,15 +42,15 @@ pub(super) enum As {
 /// A decision: the map, and the one before it if the decision has changed it.
 pub(super) struct Decided {
     pub(super) before: Option<ShardMap>,
-    pub(super) map: ShardMap,
+    pub(super) map: Arc<ShardMap>,
 }
 
 /// Why a change is not proposed.
 enum Unwanted {
     /// The group has decided on another one.
-    OtherGroup(Box<ShardMap>),
+    OtherGroup(Arc<ShardMap>),
     /// This server is not the keeper.
-    OtherKeeper(Box<ShardMap>),
+    OtherKeeper(Arc<ShardMap>),
     Refused(Failure),
 }
 
@@ -80,7 +80,7 @@ impl Outside for Door {
                 }
                 Err(failure) if failure.code == Code::Busy => {
                     // The keeper that has decided on this group has died before it could tell.
-                    let map = Request::MapPush { map: (*server.map()).clone() };
+                    let map = Request::MapPush { map: server.map() };
                     drop(server.ask_once(to, ShardId(0), &map, MESSAGE_TIME_MAX).await);
                     false
                 }
@@ -103,7 +103,7 @@ impl Outside for Door {
 
     fn decided(&self, value: Vec<u8>) {
         if let (Some(server), Ok(map)) = (self.server.upgrade(), ShardMap::from_stored(&value)) {
-            server.learn(map);
+            server.learn(Arc::new(map));
         }
     }
 
@@ -156,10 +156,10 @@ impl Server {
                 let known =
                     ShardMap::from_stored(value).map_err(|_| Unwanted::Refused(Failure::from(Code::Internal)))?;
                 if known.group.formed != formed {
-                    return Err(Unwanted::OtherGroup(Box::new(known)));
+                    return Err(Unwanted::OtherGroup(Arc::new(known)));
                 }
                 if decider == As::Keeper && known.keeper != self.slot() {
-                    return Err(Unwanted::OtherKeeper(Box::new(known)));
+                    return Err(Unwanted::OtherKeeper(Arc::new(known)));
                 }
                 let mut map = ShardMap { epoch: MapEpoch(known.epoch.0 + 1), ..known.clone() };
                 let has_changed = change(&mut map).map_err(Unwanted::Refused)?;
@@ -179,17 +179,17 @@ impl Server {
             match decided {
                 Ok(value) => {
                     let map = ShardMap::from_stored(&value).map_err(|_| Failure::from(Code::Internal))?;
-                    return Ok(Decided { before: before.into_inner(), map });
+                    return Ok(Decided { before: before.into_inner(), map: Arc::new(map) });
                 }
                 Err(Undecided::Unwanted(Unwanted::OtherGroup(map))) => {
-                    self.learn(*map);
+                    self.learn(map);
                     if self.comes_back() {
                         return Err(self.no_keeper());
                     }
                     self.take_part_durably().await?;
                 }
                 Err(Undecided::Unwanted(Unwanted::OtherKeeper(map))) => {
-                    self.learn(*map);
+                    self.learn(map);
                     return Err(self.no_keeper());
                 }
                 Err(Undecided::Unwanted(Unwanted::Refused(failure))) => return Err(failure),
@@ -204,10 +204,10 @@ impl Server {
     fn spread_map(
         self: &Arc<Self>,
         before: Option<ShardMap>,
-        map: ShardMap,
+        map: Arc<ShardMap>,
         but: Option<ServerIndex>,
     ) -> Arc<ShardMap> {
-        self.install_map(Arc::new(map.clone()));
+        self.install_map(map.clone());
         // One that leaves by this map is told so; those that have left before are told nothing, but by a new keeper, since the one
         // before may have ended before it told them. One that has ended is told when it comes back.
         let is_told = |other: &ServerIndex| {
@@ -218,14 +218,14 @@ impl Server {
         for other in map.indexes().filter(is_told) {
             self.persist(other, ShardId(0), Request::MapPush { map: map.clone() });
         }
-        Arc::new(map)
+        map
     }
 
     /// A map that was decided: to be taken into use, or noted by a server that comes back and is in none yet.
-    pub(super) fn learn(self: &Arc<Self>, map: ShardMap) {
+    pub(super) fn learn(self: &Arc<Self>, map: Arc<ShardMap>) {
         match self.comes_back() {
             true => self.group.hear(map),
-            false => self.install_map(Arc::new(map)),
+            false => self.install_map(map),
         }
     }
 
@@ -251,7 +251,7 @@ impl Server {
             }
             Err(failure) if failure.code == Code::Busy => {
                 // It has not heard of this group: who has decided on it has died before it could tell.
-                let map = Request::MapPush { map: (*self.known_map()).clone() };
+                let map = Request::MapPush { map: self.known_map() };
                 drop(self.ask_as_heard(to, &map, MESSAGE_TIME_MAX).await);
                 false
             }

@@ -60,15 +60,15 @@ impl Server {
                 complete
                     .await
                     .map_err(|_| Failure::new(Code::Stopping, "the volume stops before all its servers were there"))?;
-                Ok(Reply::Map { map: (*server.map()).clone() })
+                Ok(Reply::Map { map: server.map() })
             });
         };
         if self.persistence.is_some() {
             let server = self.clone();
             return then(async move { server.begin_again(servers).await });
         }
-        let map = self.first_map(servers, None)?;
-        self.install_map(Arc::new(map.clone()));
+        let map = Arc::new(self.first_map(servers, None)?);
+        self.install_map(map.clone());
         joined.wake();
         Ok(Reply::Map { map }.into())
     }
@@ -83,7 +83,7 @@ impl Server {
             self.install_map(Arc::new(map));
         }
         self.keeper.joined().wake();
-        Ok(Reply::Map { map: (*self.map()).clone() })
+        Ok(Reply::Map { map: self.map() })
     }
 
     /// The newest map to which the members of a group of the earlier start have agreed. Since all servers say theirs, it is at least as new as
@@ -212,7 +212,7 @@ impl Server {
             return self.admit_life(slot, info.clone());
         }
         match before.session == info.session {
-            true => Ok(Reply::Map { map: (**map).clone() }.into()),
+            true => Ok(Reply::Map { map: map.clone() }.into()),
             false => self.readmit(slot, info.clone()),
         }
     }
@@ -283,7 +283,7 @@ impl Server {
                 map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: epoch, began: epoch, ..info.clone() };
                 Ok(true)
             });
-            Ok(Reply::Map { map: (*map.await?).clone() })
+            Ok(Reply::Map { map: map.await? })
         })
     }
 

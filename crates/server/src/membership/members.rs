@@ -390,7 +390,7 @@ impl Server {
         if self.is_first() {
             self.check_first()?;
             return match self.run_local(&join, Work::local(self, ShardId(0))).await? {
-                Reply::Map { map } => Ok(Arc::new(map)),
+                Reply::Map { map } => Ok(map),
                 _ => Err(Failure::from(Code::Internal)),
             };
         }
@@ -408,7 +408,7 @@ impl Server {
         self.part_from_starter(&to);
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
-            Reply::Map { map } => Ok(Arc::new(map)),
+            Reply::Map { map } => Ok(map),
             _ => Err(Failure::new(Code::Malformed, "Join was answered with something else")),
         }
     }
@@ -515,7 +515,7 @@ impl Server {
             && let Some(moving) =
                 self.moving.decided(|slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot()))
         {
-            self.move_ended(moving, &map);
+            self.move_ended(moving, map.clone());
         }
         self.settle_by_map();
         self.leave_by(&map, &left);
@@ -555,14 +555,14 @@ impl Server {
     }
 
     /// Answered when no change that an earlier life of a server has asked for is under way here.
-    pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Attempt<Output> {
+    pub(crate) fn map_pushed(self: &Arc<Self>, map: &Arc<ShardMap>) -> Attempt<Output> {
         let takes_first_map = self.config.joins_later || self.persistence.is_some();
         if takes_first_map && self.map_epoch_now() == MapEpoch(0) {
             // It serves no request before the keeper's answer has told it which sessions are fenced, and keeps the slots of its directory that
             // the map of that answer gives to it.
             return Err(Failure::new(Code::Busy, format!("{} is joining the volume", self.who())).into());
         }
-        self.install_map(Arc::new(map.clone()));
+        self.install_map(map.clone());
         if self.retired.lock().is_empty() {
             return Ok(Reply::Done.into());
         }
@@ -609,7 +609,7 @@ impl Server {
         }
         match self.ask_once(server, ShardId(0), &Request::GetMap, self.config.deadline).await {
             Ok(Reply::Map { map }) => {
-                self.install_map(Arc::new(map));
+                self.install_map(map);
                 Ok(())
             }
             // It has left meanwhile.

@@ -218,7 +218,7 @@ impl Server {
     /// Tells both ends how the move has ended; waits so long for them to confirm it.
     async fn tell_end(self: &Arc<Self>, mov: Move, wait: Duration) {
         let told = [mov.from, mov.to].map(|server| {
-            let (this, end) = (self.clone(), Request::MoveEnd { moving: mov.moving, map: (*self.map()).clone() });
+            let (this, end) = (self.clone(), Request::MoveEnd { moving: mov.moving, map: self.map() });
             let (done, confirmed) = futures_channel::oneshot::channel::<()>();
             let owed = self.owes();
             self.io.spawn(async move {
@@ -245,13 +245,13 @@ impl Server {
             let server = self.clone();
             return then(async move {
                 server.settle_move().await?;
-                Ok(Reply::Map { map: (*server.map()).clone() })
+                Ok(Reply::Map { map: server.map() })
             });
         }
         if self.keeper.is_moving(moving) {
             return Err(Failure::new(Code::Busy, "the move is not decided").into());
         }
-        Ok(Reply::Map { map: (*self.map()).clone() }.into())
+        Ok(Reply::Map { map: self.map() }.into())
     }
 
     /// A map is in use: the slot that is being given or taken is given or taken if it says so.
@@ -264,8 +264,8 @@ impl Server {
     }
 
     /// A move is over, and this map, or the one known here, says how it ended.
-    pub(crate) fn move_ended(self: &Arc<Self>, moving: u64, map: &ShardMap) {
-        self.install_map(Arc::new(map.clone()));
+    pub(crate) fn move_ended(self: &Arc<Self>, moving: u64, map: Arc<ShardMap>) {
+        self.install_map(map);
         // Another thread may have put the map into use, and not have come to this yet.
         self.settle_by_map();
         // What the map has not settled was given up.

@@ -347,7 +347,7 @@ impl Server {
     pub(crate) fn take_undo(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
         self.settle_by_map();
         self.drop_slot(moving);
-        Ok(Reply::Map { map: (*self.map()).clone() }.into())
+        Ok(Reply::Map { map: self.map() }.into())
     }
 
     /// A new map is in use: a slot that it gives to this server is served from now on. See [`Server::settle_by_map`].

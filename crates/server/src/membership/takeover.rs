@@ -111,7 +111,7 @@ impl Server {
     async fn answers(self: &Arc<Self>, keeper: ServerIndex) -> bool {
         match self.ask_once(keeper, ShardId(0), &Request::GetMap, SILENCE_TIME_MAX).await {
             Ok(Reply::Map { map }) => {
-                self.install_map(Arc::new(map));
+                self.install_map(map);
                 true
             }
             _ => false,
@@ -147,7 +147,7 @@ impl Server {
         let answers = self.ask_each_within(&others, &Request::GetMap, SILENCE_TIME_MAX).await;
         for (_, answer) in answers {
             if let Ok(Reply::Map { map }) = answer {
-                self.install_map(Arc::new(map));
+                self.install_map(map);
             }
         }
     }
@@ -325,7 +325,7 @@ impl Server {
                 break;
             }
             let asked = missing.iter().map(|server| async {
-                let request = Request::Takeover { map: (*map).clone() };
+                let request = Request::Takeover { map: map.clone() };
                 let answer = match *server == self.slot() {
                     true => Box::pin(self.run_local(&request, Work::local(self, ShardId(0)))).await,
                     false => self.ask_once(*server, ShardId(0), &request, SILENCE_TIME_MAX).await,
@@ -379,8 +379,8 @@ impl Server {
 
     /// At every server: there is another keeper. Answered when no request of a server that has ended is under way here, since no
     /// server knows of their tokens.
-    pub(crate) fn taken_over(self: &Arc<Self>, map: &ShardMap) -> Attempt<Output> {
-        self.install_map(Arc::new(map.clone()));
+    pub(crate) fn taken_over(self: &Arc<Self>, map: &Arc<ShardMap>) -> Attempt<Output> {
+        self.install_map(map.clone());
         let ended = map.servers.iter().filter(|info| info.ended).map(|info| info.session);
         let known = self.retired.lock().clone();
         let ended: Vec<SessionId> = ended.filter(|session| !known.contains(session)).collect();
@@ -398,7 +398,7 @@ impl Server {
     /// At a server that comes back and has no map yet, in place of [`Self::taken_over`]; `None` at any other. The keeper before may have put its
     /// life into the map, so that the new keeper asks it, and answers its `Join` only then. No request is under way here, and no map that is older
     /// than this one comes into use; its directory may have a move of a directory that an earlier life began.
-    pub(crate) fn taken_over_meanwhile(&self, map: &ShardMap) -> Option<Reply> {
+    pub(crate) fn taken_over_meanwhile(&self, map: &Arc<ShardMap>) -> Option<Reply> {
         if !self.comes_back() {
             return None;
         }

@@ -69,10 +69,10 @@ impl Grouped {
     }
 
     /// A server that comes back has heard of a map.
-    pub(crate) fn hear(&self, map: ShardMap) {
+    pub(crate) fn hear(&self, map: Arc<ShardMap>) {
         let mut heard = self.heard.lock();
         if heard.as_ref().is_none_or(|known| known.epoch < map.epoch) {
-            *heard = Some(Arc::new(map));
+            *heard = Some(map);
         }
     }
 
