@@ -190,6 +190,7 @@ macro_rules! rows {
 
 impl Request {
     /// The row of its kind.
+    #[inline]
     #[rustfmt::skip]
     pub fn rules(&self) -> &'static Rules {
         rows! { self,

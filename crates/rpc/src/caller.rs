@@ -273,7 +273,7 @@ impl Caller {
                     // This time it has not happened, and it keeps its number: whether it was sent to a
                     // server that is no more must not be forgotten.
                     if history.sent == 1 {
-                        (history.sent, history.channels) = (0, Vec::new());
+                        (history.sent, history.channels) = (0, Channels::default());
                     }
                     if failure.refusal == Some(Refusal::Starting) {
                         self.start_seen_ns.fetch_max(self.core.io.mono_ns(), Ordering::Relaxed);
@@ -342,7 +342,7 @@ impl Caller {
         history: &mut History,
         deadline_ns: u64,
     ) -> Result<(Call<'_>, Option<Arc<Channel>>), Failure> {
-        (history.was_elsewhere, history.channels) = (true, Vec::new());
+        (history.was_elsewhere, history.channels) = (true, Channels::default());
         self.core.begin(now_at, ask.request.is_change(), self.core.io.mono_ns(), deadline_ns)
     }
 
@@ -531,7 +531,7 @@ impl Drop for Caller {
 struct History {
     sent: u32,
     /// The connections that it was sent over, each once.
-    channels: Vec<Arc<Channel>>,
+    channels: Channels,
     /// How often it was sent over `conn` without that anything at all has come back.
     unheard: u32,
     conn: u64,
@@ -542,6 +542,13 @@ struct History {
     has_it: Option<(u64, Located)>,
 }
 
+/// Connections in the order in which they were used. Nearly every request needs one only, and no memory for it.
+#[derive(Default)]
+struct Channels {
+    first: Option<Arc<Channel>>,
+    later: Vec<Arc<Channel>>,
+}
+
 /// Sends over one connection after which, if nothing at all has come back, the other end is taken
 /// for dead: with pauses of 1 s, 2 s and 4 s that is 7 s, where TCP would take a quarter of an
 /// hour, and more than a server needs that is merely busy.
@@ -550,8 +557,11 @@ const UNHEARD_SENDS_MAX: u32 = 3;
 impl History {
     /// It is sent over this connection.
     fn reaches(&mut self, channel: &Arc<Channel>) {
-        if self.channels.last().is_none_or(|last| last.id() != channel.id()) {
-            self.channels.push(channel.clone());
+        let Channels { first, later } = &mut self.channels;
+        match later.last().or(first.as_ref()) {
+            None => *first = Some(channel.clone()),
+            Some(last) if last.id() != channel.id() => later.push(channel.clone()),
+            Some(_) => {}
         }
     }
 
@@ -559,8 +569,8 @@ impl History {
     /// broke before the server's welcome, and one to a server that was starting, may lead to any.
     fn reached_several_lives(&self) -> bool {
         let life = |channel: &Arc<Channel>| channel.began().filter(|began| *began > MapEpoch(0));
-        let Some((first, rest)) = self.channels.split_first() else { return false };
-        rest.iter().any(|other| life(first).is_none() || life(other) != life(first))
+        let Channels { first: Some(first), later } = &self.channels else { return false };
+        later.iter().any(|other| life(first).is_none() || life(other) != life(first))
     }
 
     /// Whether a refusal leaves open that the change was done: an earlier life of the server may have done it, or another server.
@@ -574,7 +584,8 @@ impl History {
 
     /// How long to wait before the next connection, if several have broken.
     fn pause(&self) -> Option<Duration> {
-        let more = self.channels.len().checked_sub(BREAKS_AT_ONCE)?;
+        let broken = self.channels.first.iter().len() + self.channels.later.len();
+        let more = broken.checked_sub(BREAKS_AT_ONCE)?;
         Some(BREAK_PAUSE_MAX.min(BREAK_PAUSE_MIN * (1 << more.min(16))))
     }
 

@@ -29,6 +29,7 @@ const PAGE: usize = 64;
 struct Windows(Vec<Option<Box<[Window; PAGE]>>>);
 
 impl Windows {
+    #[inline]
     fn of(&mut self, shard: ShardId) -> &mut Window {
         let (page, at) = (shard.0 as usize / PAGE, shard.0 as usize % PAGE);
         if page >= self.0.len() {
