@@ -25,7 +25,7 @@ use futures_channel::oneshot;
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
@@ -57,6 +57,8 @@ mod token {
     pub const LISTENER: u64 = 0;
     /// Some descriptions have ended: [`Agent::ended`](super::Agent::ended) knows which.
     pub const ENDED: u64 = 1;
+    /// The thread of a channel has let go of the last description after the last process: [`Agent::emptied`](super::Agent::emptied).
+    pub const EMPTIED: u64 = 2;
     /// One on which others may wait.
     pub const DESCRIPTION: u64 = 1 << 62;
     pub const PROGRAM: u64 = 2 << 62;
@@ -82,6 +84,8 @@ pub struct Agent {
     ended: Epoll,
     /// Held while some are let go of, so that who comes next finds them gone.
     letting_go: Mutex<()>,
+    /// Tells [`Listening::run`] to look whether all is over: what another thread has let go of is reported to nobody.
+    emptied: File,
     /// Memory that all programs share.
     pub shared: Arc<Shared>,
     /// All that programs have open.
@@ -145,6 +149,7 @@ impl Listening {
             epoll: Epoll::new().map_err(|error| watched(&error))?,
             ended: Epoll::new().map_err(|error| watched(&error))?,
             letting_go: Mutex::default(),
+            emptied: aze_io::real::event().map_err(|error| watched(&error))?,
             shared,
             descriptions: Descriptions::default(),
             mapped: Mapped::default(),
@@ -158,6 +163,8 @@ impl Listening {
         });
         agent.epoll.add(&listener, libc::EPOLLIN, token::LISTENER).map_err(|error| watched(&error))?;
         agent.epoll.add(&agent.ended, ONCE, token::ENDED).map_err(|error| watched(&error))?;
+        let each_time = libc::EPOLLIN | libc::EPOLLET;
+        agent.epoll.add(&agent.emptied, each_time, token::EMPTIED).map_err(|error| watched(&error))?;
         match agent.program(program) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(watched(&error)),
             _ => {}
@@ -210,6 +217,7 @@ impl Agent {
                     }
                     token::WAIT => drop(self.waits.lock().remove(&what)),
                     _ if number == token::ENDED => is_told = true,
+                    _ if number == token::EMPTIED => changed = true,
                     _ => self.take_channel(listener),
                 }
             }
@@ -451,10 +459,14 @@ impl Agent {
         loop {
             let ended = self.ended.wait(Some(Duration::ZERO))?;
             if ended.is_empty() {
-                return Ok(some);
+                break;
             }
             some |= self.let_go(&ended);
         }
+        if some && self.descriptions.is_empty() && self.programs.lock().is_empty() {
+            (&self.emptied).write_all(&1u64.to_ne_bytes())?;
+        }
+        Ok(some)
     }
 
     /// The last copies of these descriptions have gone; false if all were let go of before.
