@@ -32,6 +32,8 @@ help:
 build:
 	@scripts/setup build
 	AZE_COMMIT="$$(git describe --always --dirty --exclude '*' 2>/dev/null)" $(CARGO) build --locked --release -p aze-cli
+	@# No protection of what is released can be taken away.
+	@! $${CARGO_TARGET_DIR:-target}/release/aze version --json | grep sabotage
 	$(CARGO) build --locked --profile guest -p aze-intercept
 	@cp $${CARGO_TARGET_DIR:-target}/guest/libaze_intercept.so $${CARGO_TARGET_DIR:-target}/release/
 	@# It is loaded into every program of a run: it must not need one function of theirs.
