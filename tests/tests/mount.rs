@@ -117,6 +117,41 @@ fn a_mount_hides_files_only_if_it_is_asked_to() {
     assert_eq!(fs::read_to_string(format!("{dir}/mine")).expect("a file"), "1");
 }
 
+/// A descriptor on its way from one process to another: the file is open, and no process has it.
+const ON_ITS_WAY: &str = r#"
+import os, socket, sys
+here, there = socket.socketpair()
+file = os.open(sys.argv[1], os.O_RDONLY)
+socket.send_fds(here, [b"x"], [file])
+os.close(file)
+print("sent", flush=True)
+sys.stdin.readline()
+"#;
+
+/// The system lets go of a program's last files a moment after its end: `aze umount` said "in use", and by nobody.
+#[test]
+fn a_mount_that_no_program_uses_is_unmounted_when_it_is_free() {
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let dir = place.mount();
+    fs::write(dir.join("f"), b"x").expect("a file");
+    let mut holder = Command::new("python3");
+    holder.args(["-c", ON_ITS_WAY]).arg(dir.join("f")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().expect("python3 runs");
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().expect("a pipe")).read_line(&mut said).expect("a line");
+    assert_eq!(said, "sent\n");
+    let refused = Command::new("umount").arg(&dir).output().expect("umount runs");
+    assert!(!refused.status.success(), "it is in use");
+    let umount = place.command(&["umount", dir.to_str().expect("UTF-8")]).spawn().expect("it starts");
+    // It is let go of while the command waits, or before it asks.
+    std::thread::sleep(Duration::from_millis(200));
+    drop(holder.stdin.take());
+    holder.wait().expect("it ends");
+    let ran = umount.wait_with_output().expect("it ends");
+    assert!(ran.status.success() && !is_mounted(&dir), "{ran:?}");
+}
+
 #[test]
 fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     let place = Place::new();

@@ -207,7 +207,7 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
             return Err(in_use(volume, &text));
         }
         let busy = |mount: &MountRecord| {
-            let users = mounts::users(&mount.dir);
+            let users = mounts::users(&mount.dir, Some(&mount.process));
             (!users.is_empty()).then(|| format!("{} by {}", mount.dir.display(), mounts::named(&users)))
         };
         let busy: Vec<String> = mounts.iter().filter_map(busy).collect();
@@ -227,14 +227,14 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
         end(&what, mount.process, Instant::now() + LAST_MOMENT);
     }
     for mount in &mounts {
-        match aze_fuse::unmount(&mount.dir, force) {
+        match mounts::unmount(&mount.dir, force, Some(&mount.process)) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+            Err((error, _)) if error.kind() == ErrorKind::ResourceBusy => {
                 return Err(in_use(volume, &mount.dir.display().to_string()));
             }
             // Another command has just unmounted it.
             Err(_) if mounts::find(&mount.dir).is_none() => {}
-            Err(error) => return Err(Trouble::local(format!("unmount {}", mount.dir.display()), &error)),
+            Err((error, _)) => return Err(Trouble::local(format!("unmount {}", mount.dir.display()), &error)),
         }
         // After a mount was taken away from its users, its process would wait for them.
         let patience = if force { LAST_MOMENT } else { PATIENCE };

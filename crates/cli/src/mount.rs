@@ -227,11 +227,10 @@ fn umount(dir: &Path, lazy: bool) -> Outcome<()> {
     };
     // Looked up first: the process removes its record as it ends.
     let (serving, device) = (serving(&mounted), mounts::device(&mounted));
-    if let Err(error) = aze_fuse::unmount(&mounted, lazy) {
+    if let Err((error, users)) = mounts::unmount(&mounted, lazy, serving.as_ref()) {
         if error.kind() != ErrorKind::ResourceBusy {
             return Err(Trouble::local(format!("unmount {}", dir.display()), &error));
         }
-        let users = mounts::users(&mounted);
         let by = if users.is_empty() { String::new() } else { format!(" by {}", mounts::named(&users)) };
         return Err(Trouble::new(
             Exit::Again,

@@ -2,12 +2,19 @@
 
 pub use aze_reach::mounts::find;
 use aze_reach::mounts::parse_line;
+use aze_reach::process::Process;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Users of a mount that are named before the rest is left out.
 const USERS_SHOWN_MAX: usize = 5;
+
+/// How long unmounting is tried while no program is seen that uses the mount, and the pause in between.
+const FREE_TIME: Duration = Duration::from_secs(1);
+const FREE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The number of the file system at `dir`, by which copies of the mount in other mount namespaces are found.
 pub fn device(dir: &Path) -> Option<String> {
@@ -35,12 +42,15 @@ pub fn namespaces_with(device: &str) -> Vec<String> {
     found
 }
 
-/// Processes that use files in `dir`, as `name (pid)`; those of other users are seen by root only.
-pub fn users(dir: &Path) -> Vec<String> {
+/// Processes that use files in `dir`, but for the one that serves the mount, as `name (pid)`; those of other users are seen by root only.
+pub fn users(dir: &Path, serving: Option<&Process>) -> Vec<String> {
     let is_in = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
     let mut users = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if serving.is_some_and(|process| process.pid == pid) {
+            continue;
+        }
         let process = entry.path();
         let open = fs::read_dir(process.join("fd"))
             .into_iter()
@@ -53,6 +63,27 @@ pub fn users(dir: &Path) -> Vec<String> {
         }
     }
     users
+}
+
+/// Unmounts, also where the mount is in use by no program: the system lets go of files of a program that has ended a moment later, and the
+/// mount's own process looks at what it has just mounted. Blocks for up to a second.
+///
+/// # Errors
+/// What the system said, and who uses the mount if that was EBUSY.
+pub fn unmount(dir: &Path, lazy: bool, serving: Option<&Process>) -> Result<(), (io::Error, Vec<String>)> {
+    let give_up = Instant::now() + FREE_TIME;
+    loop {
+        let Err(error) = aze_fuse::unmount(dir, lazy) else { return Ok(()) };
+        if error.kind() != ErrorKind::ResourceBusy {
+            return Err((error, Vec::new()));
+        }
+        let users = users(dir, serving);
+        if !users.is_empty() || Instant::now() >= give_up {
+            return Err((error, users));
+        }
+        // Nothing tells when it is free.
+        std::thread::sleep(FREE_PAUSE);
+    }
 }
 
 /// The users of [`users`] in a sentence: `bash (12), vi (13) and 4 more`.
