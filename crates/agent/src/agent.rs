@@ -84,7 +84,7 @@ pub struct Agent {
     ended: Epoll,
     /// Held while some are let go of, so that who comes next finds them gone.
     letting_go: Mutex<()>,
-    /// Tells [`Listening::run`] to look whether all is over: what another thread has let go of is reported to nobody.
+    /// Tells the thread of [`Listening::run`] to look whether all is over: a description that another thread has let go of is not reported to it.
     emptied: File,
     /// Memory that all programs share.
     pub shared: Arc<Shared>,

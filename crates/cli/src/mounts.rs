@@ -65,8 +65,8 @@ pub fn users(dir: &Path, serving: Option<&Process>) -> Vec<String> {
     users
 }
 
-/// Unmounts, also where the mount is in use by no program: the system lets go of files of a program that has ended a moment later, and the
-/// mount's own process looks at what it has just mounted. Blocks for up to a second.
+/// Unmounts. While the mount is in use, and by no program that is seen, it tries again, for up to a second: the system lets go of a program's
+/// files a moment after the program has ended, and the mount's own process looks at a mount that it has just made. Blocks.
 ///
 /// # Errors
 /// What the system said, and who uses the mount if that was EBUSY.
