@@ -186,6 +186,8 @@ pub enum Sabotage {
     GuessWithout,
     /// Directories move although a server that was left out may have been moving one.
     MoveWithout,
+    /// A keeper decides a move although another server has kept the map since it began, and has given it up.
+    DecideGivenUp,
     /// The taker of a slot says that it has all of it when it has that in memory.
     TakeUnsaved,
     /// The giver of a slot lets go of it on its disk when it has given it, before the move is decided.

@@ -74,7 +74,7 @@ pub async fn grow(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>,
     for _ in 0..rng.between(1, 2) {
         cluster.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
         for _ in 0..rng.between(1, 3) {
-            let dies = (!slots_move && rng.chance(200_000)).then(|| Duration::from_micros(rng.below(8_000)));
+            let dies = (!slots_move && rng.chance(200_000)).then(|| Duration::from_micros(1 + rng.below(8_000)));
             join(&cluster, &board, dies).await;
         }
         joined = match balance(&cluster, &board, &client, &mut rng).await {
@@ -85,7 +85,7 @@ pub async fn grow(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>,
     joined
 }
 
-/// Starts a server that joins, and kills it after a moment if it is to die.
+/// Starts a server that joins, and kills it after a moment, in which its start begins, if it is to die.
 async fn join(cluster: &Arc<Cluster>, board: &Arc<Board>, dies: Option<Duration>) {
     let Some(keeper) = keeper_of(cluster) else { return };
     let index = keeper.map().servers.len() as u16;
@@ -104,9 +104,13 @@ async fn join(cluster: &Arc<Cluster>, board: &Arc<Board>, dies: Option<Duration>
         cluster.kill_server(index, false);
         forget_dead(cluster, index).await;
     }
-    match started.await {
-        Ok(Err(failure)) if dies.is_none() => judge(cluster, board, &failure),
-        _ => {}
+    if let Ok(Err(failure)) = started.await
+        && dies.is_none()
+    {
+        judge(cluster, board, &failure);
+        // A start that fails ends the process. The server may be in the map by then.
+        cluster.kill_server(index, false);
+        forget_dead(cluster, index).await;
     }
 }
 
@@ -144,7 +148,8 @@ async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client
             Ok(_) => {}
             Err(failure) => {
                 judge(cluster, board, &failure);
-                if failure.code != Code::Busy && !failure.is_silence() || failure.is_silence() && board.is_over() {
+                let is_hopeless = failure.is_silence() || has_dead_giver(cluster);
+                if failure.code != Code::Busy && !failure.is_silence() || is_hopeless && board.is_over() {
                     return None;
                 }
                 cluster.sim.sleep(Duration::from_millis(20)).await;
@@ -155,6 +160,12 @@ async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client
     let map = keeper.map();
     let has_share = |server: &ServerIndex| map.slots.served_by(*server).next().is_some();
     Some((cluster.layout().servers..map.servers.len() as u16).map(ServerIndex).filter(has_share).count() as u64)
+}
+
+/// Whether a server that has slots does not run: nobody else has what it would have to give.
+fn has_dead_giver(cluster: &Cluster) -> bool {
+    let runs = |server: ServerIndex| cluster.server(server.0).is_some();
+    cluster.newest_map().is_some_and(|map| map.slots.iter().any(|(_, slot)| !runs(slot.primary)))
 }
 
 /// Has some servers leave, in several turns, each of which may be broken off and begun again; gives how many have left. The
@@ -189,8 +200,10 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
                     if !is_cut_off {
                         judge(&cluster, &board, &failure);
                     }
-                    // The keeper may have died for good.
-                    let is_hopeless = failure.is_silence() && board.is_over();
+                    // The keeper may have died for good, and all that live are to leave: then nobody could take what they have.
+                    let leaves = |server: &Arc<Server>| turn.contains(&server.status().index) || server.has_left();
+                    let nobody_stays = cluster.servers().iter().all(leaves);
+                    let is_hopeless = (failure.is_silence() || nobody_stays) && board.is_over();
                     if failure.code != Code::Busy && !failure.is_silence() || is_hopeless {
                         leavers.clear();
                         break;
@@ -254,7 +267,8 @@ async fn leave_by_signal(cluster: &Arc<Cluster>, board: &Board, servers: &[Serve
 
 /// Notes which servers have left, and has their processes end.
 fn see_ends(cluster: &Arc<Cluster>, board: &Board, going: &mut BTreeMap<ServerIndex, Receiver<()>>, at_once: bool) {
-    let Some(map) = keeper_of(cluster).map(|keeper| keeper.map()) else { return };
+    // The keeper may have died just after it had decided that.
+    let Some(map) = cluster.newest_map() else { return };
     for server in map.indexes().filter(|server| map.has_left(*server)) {
         going.entry(server).or_insert_with(|| {
             board.note(cluster, format!("server {server} has left"));

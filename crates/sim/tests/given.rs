@@ -6,7 +6,7 @@ use aze_client::{Client, File};
 use aze_io::sim::Link;
 use aze_proto::message::Durability;
 use aze_proto::{
-    Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Request, ServerIndex, SlotIndex,
+    Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Refusal, Request, ServerIndex, SlotIndex,
 };
 use aze_rpc::{Ask, Caller, CallerConfig, Target};
 use aze_server::sabotage::{Sabotage, Switches};
@@ -323,4 +323,26 @@ fn a_taker_that_does_not_know_how_changes_ended_is_noticed() {
     let layout = Layout { switches: Switches::without(Sabotage::ForgetBroughtOutcomes), ..in_memory() };
     let wrong = wrong(&layout, Lost::Answer, &[End::DiesAndStaysAway]);
     assert_eq!(wrong.len(), ALL.len(), "each is done twice: {wrong:?}");
+}
+
+/// Two moves under one map would have the same number: what ends one of them ended the other one, too, at one end, and the slot was lost.
+#[test]
+fn a_server_that_keeps_the_map_no_more_begins_no_move() {
+    with_layout(Layout::of(3), |cluster, _client| async move {
+        let map = cluster.newest_map().expect("servers run");
+        assert!(map.keeper != TAKER && map.keeper != GIVER);
+        let (slot, _) = map.slots.served_by(GIVER).next().expect("it has some");
+        let moved = cluster.at_server(TAKER, move |other| async move { other.move_slot(slot, TAKER).await }).await;
+        let failure = moved.expect("it runs").expect_err("it keeps no map");
+        assert!(matches!(failure.refusal, Some(Refusal::MapStale { .. })), "{failure}");
+        assert_eq!(asked_to_copy(&cluster), 0, "the giver has heard of no move");
+        give(&cluster, slot).await;
+        assert!(asked_to_copy(&cluster) > 0, "the keeper begins one");
+    });
+}
+
+/// How often the giver was asked to send data of a slot.
+fn asked_to_copy(cluster: &Cluster) -> u64 {
+    let counts = cluster.server(GIVER.0).expect("it runs").status().requests;
+    counts.iter().find(|counter| counter.name == "CopySlot").map_or(0, |counter| counter.count)
 }

@@ -70,6 +70,17 @@ fn changes_that_a_home_is_not_told_of_are_noticed() {
     println!("noticed by {} of {} seeds: {noticed:#?}", noticed.len(), SEEDS.len());
 }
 
+/// A keeper that kept the map again decided a move that another one had given up in between: the giver served the slot again by then, and the
+/// taker, too.
+#[test]
+fn moves_that_another_keeper_has_given_up_are_noticed() {
+    for seed in [234, 506] {
+        let plan = Plan::with_leaving(seed).with_looks();
+        assert_eq!(fails(plan.clone()), None, "seed {seed} with all protections");
+        assert!(fails(plan.with(Switches::without(Sabotage::DecideGivenUp))).is_some(), "seed {seed} notices it");
+    }
+}
+
 /// Nobody can look at the directory while its home is silent, so that an answer waits for a second, and only the first.
 #[test]
 fn names_are_made_while_the_home_of_their_directory_is_silent() {

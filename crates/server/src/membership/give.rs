@@ -98,6 +98,7 @@ impl Server {
             if !server.config.switches.is(Sabotage::GiveUnsettled) {
                 server.is_founded()?;
             }
+            server.knows(to).await?;
             let giving = &mut *server.moving.try_giving().ok_or_else(|| busy("the slot is being given"))?;
             if giving.moving != moving {
                 server.check_taker(gift).await?;
@@ -136,6 +137,16 @@ impl Server {
     /// Those of a slot that is being given.
     fn sealed_of(&self, slot: SlotIndex) -> Vec<&ShardCell> {
         self.shards_of(slot).into_iter().filter_map(|shard| self.shards.sealed(shard)).collect()
+    }
+
+    /// Has the map in which the taker is, which may have joined just now.
+    async fn knows(self: &Arc<Self>, taker: ServerIndex) -> Result<(), Failure> {
+        let knows = || self.map().server(taker).is_some();
+        if !knows() {
+            self.refresh_map_from(self.map().keeper).await?;
+        }
+        let why = || busy(format!("{} has not heard yet that server {taker} has joined", self.who()));
+        knows().then_some(()).ok_or_else(why)
     }
 
     /// Whether the taker has room for the slot, with a tenth to spare.

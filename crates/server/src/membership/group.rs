@@ -179,7 +179,11 @@ impl Server {
             match decided {
                 Ok(value) => {
                     let map = ShardMap::from_stored(&value).map_err(|_| Failure::from(Code::Internal))?;
-                    return Ok(Decided { before: before.into_inner(), map: Arc::new(map) });
+                    let before = before.into_inner();
+                    if let Some(before) = before.as_ref().filter(|_| decider == As::Keeper) {
+                        self.keeper.note_decided(before.epoch, map.epoch);
+                    }
+                    return Ok(Decided { before, map: Arc::new(map) });
                 }
                 Err(Undecided::Unwanted(Unwanted::OtherGroup(map))) => {
                     self.learn(map);

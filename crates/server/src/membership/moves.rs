@@ -8,7 +8,7 @@ use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_proto::{Code, Failure, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
+use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,11 @@ const CONFIRM_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Bits of a move's number that count moves under one map.
 const MOVE_BITS: u32 = 24;
+
+/// The map under which a move was begun. Each map names one keeper: so no other server has given the same number to a move.
+fn begun_under(moving: u64) -> MapEpoch {
+    MapEpoch((moving >> MOVE_BITS) as u32)
+}
 
 fn has_ended() -> Failure {
     Failure::new(Code::Busy, "one of the two servers has ended meanwhile")
@@ -80,8 +85,12 @@ impl Server {
             self.hand_over_to_one_of(&[next]).await?;
             return Err(self.no_keeper());
         }
+        let map = self.map();
+        if map.keeper != self.slot() {
+            return Err(self.no_keeper());
+        }
         // Numbers grow also from one life of the keeper to the next, whose map is newer.
-        *last = (*last).max(u64::from(self.map_epoch_now().0) << MOVE_BITS) + 1;
+        *last = (*last).max(u64::from(map.epoch.0) << MOVE_BITS) + 1;
         let mov = Move { moving: *last, slot, from, to, sessions };
         self.keeper.begins_move(mov.moving);
         let brought = self.bring_over(mov).await;
@@ -193,6 +202,16 @@ impl Server {
             if !is_as_begun(map, mov) {
                 return Err(has_ended());
             }
+            // The map that is changed has the next epoch already.
+            let newest = MapEpoch(map.epoch.0 - 1);
+            if !self.keeper.has_decided_all(begun_under(mov.moving), newest)
+                && !self.config.switches.is(Sabotage::DecideGivenUp)
+            {
+                return Err(Failure::new(
+                    Code::Busy,
+                    "another server has kept the map meanwhile, and has given the move up",
+                ));
+            }
             if let Some(next) = self.next_keeper(map, mov.slot, mov.to) {
                 let detail =
                     format!("server {next} would count the starts of the volume next, and does not keep the map");
@@ -218,20 +237,15 @@ impl Server {
     /// Tells both ends how the move has ended; waits so long for them to confirm it.
     async fn tell_end(self: &Arc<Self>, mov: Move, wait: Duration) {
         let told = [mov.from, mov.to].map(|server| {
-            let (this, end) = (self.clone(), Request::MoveEnd { moving: mov.moving, map: self.map() });
-            let (done, confirmed) = futures_channel::oneshot::channel::<()>();
-            let owed = self.owes();
-            self.io.spawn(async move {
-                let _owed = owed;
-                while this.ask(server, ShardId(0), end.clone()).await.is_err()
-                    && !this.map().is_gone(server)
-                    && !this.is_stopping()
-                {
-                    this.io.sleep(GIVE_PAUSE).await;
-                }
-                drop(done);
-            });
-            confirmed
+            let (told, is_first) = self.keeper.note_ended(server, mov.moving);
+            if is_first {
+                let (this, owed) = (self.clone(), self.owes());
+                self.io.spawn(async move {
+                    let _owed = owed;
+                    this.tell_ends(server).await;
+                });
+            }
+            told
         });
         if !wait.is_zero() {
             // Who is silent learns it later.
@@ -239,8 +253,27 @@ impl Server {
         }
     }
 
+    /// Tells a server how moves have ended, until there are none: one after the other, so that no requests pile up for one that is silent.
+    async fn tell_ends(self: &Arc<Self>, server: ServerIndex) {
+        while let Some(moving) = self.keeper.next_ended(server) {
+            let end = Request::MoveEnd { moving, map: self.map() };
+            if self.ask(server, ShardId(0), end).await.is_ok() {
+                self.keeper.told_ended(server);
+            } else if self.map().is_gone(server) || self.is_stopping() {
+                return self.keeper.forget_ended(server);
+            } else {
+                self.io.sleep(GIVE_PAUSE).await;
+            }
+        }
+    }
+
     /// A giver or taker asks how a move has ended.
     pub(crate) fn move_outcome(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
+        let map = self.map();
+        if begun_under(moving) > map.epoch {
+            // Another server has become the keeper, and this one has not heard of it.
+            return Err(Failure::new(Code::Busy, format!("{} does not know of move {moving} yet", self.who())).into());
+        }
         if self.keeper.is_open(Some(moving)) {
             let server = self.clone();
             return then(async move {
@@ -251,7 +284,7 @@ impl Server {
         if self.keeper.is_moving(moving) {
             return Err(Failure::new(Code::Busy, "the move is not decided").into());
         }
-        Ok(Reply::Map { map: self.map() }.into())
+        Ok(Reply::Map { map }.into())
     }
 
     /// A map is in use: the slot that is being given or taken is given or taken if it says so.

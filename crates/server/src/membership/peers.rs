@@ -349,8 +349,10 @@ impl Server {
                     matches!(answer, Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }))
                 };
                 if told.iter().any(is_stale) && !this.is_stopping() {
-                    // One that is coming back has no map yet.
-                    this.io.sleep(PERSIST_PAUSE).await;
+                    if this.map_epoch_now() == map {
+                        // One that is coming back has no map yet.
+                        this.io.sleep(PERSIST_PAUSE).await;
+                    }
                 } else if this.map_epoch_now() == map || this.is_stopping() {
                     if told.iter().all(Result::is_ok) {
                         done(&this);

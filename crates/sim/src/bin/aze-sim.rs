@@ -1,7 +1,7 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
 //! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` and `--joining` those in
-//! which servers leave and join, with `--staging` those in which the program that stages is at work: out of a volume or,
-//! with `--in`, into one; with `--rounds` in rounds, with `--nodes` by workers
+//! which servers leave and join, with `--looks` those in which somebody looks at directories besides, with `--staging` those in which the
+//! program that stages is at work: out of a volume or, with `--in`, into one; with `--rounds` in rounds, with `--nodes` by workers
 //! on other nodes.
 
 use aze_server::sabotage::{Sabotage, Switches};
@@ -12,15 +12,16 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
-       aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
+    "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining] [--looks] [--without PROTECTION]
+       aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining] [--looks] [--without PROTECTION]
+       aze-sim --persistent KIND (--seed N [--trace] | --seeds COUNT [--from N]) [--without PROTECTION]
        aze-sim --staging [--in | --rounds] [--nodes] --seed N [--trace] [--leave-out PART | --without PROTECTION]
        aze-sim --staging [--in | --rounds] [--nodes] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
 PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, ChangeTimes, ReadFromStorage, BreakingOff
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 46] = [
+const PROTECTIONS: [Sabotage; 47] = [
     Sabotage::LeaveUncounted,
     Sabotage::ForgetFences,
     Sabotage::FenceOnce,
@@ -67,6 +68,7 @@ const PROTECTIONS: [Sabotage; 46] = [
     Sabotage::ForgetSince,
     Sabotage::KeepOldLife,
     Sabotage::CountNoChanges,
+    Sabotage::DecideGivenUp,
 ];
 
 #[derive(Default)]
@@ -78,6 +80,7 @@ struct Options {
     moves: bool,
     leaving: bool,
     joining: bool,
+    looks: bool,
     staging: bool,
     plan_of: Option<fn(u64) -> StagingPlan>,
     by_nodes: bool,
@@ -102,6 +105,7 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--moves" => options.moves = true,
             "--leaving" => options.leaving = true,
             "--joining" => options.joining = true,
+            "--looks" => options.looks = true,
             "--staging" => options.staging = true,
             "--in" => options.plan_of = Some(StagingPlan::inward),
             "--nodes" => options.by_nodes = true,
@@ -207,6 +211,7 @@ fn main() -> ExitCode {
             (false, false, false) => Plan::of,
         };
         let plan = plan_of(seed).with(options.switches);
+        let plan = if options.looks { plan.with_looks() } else { plan };
         let verbose = options.seed.is_some();
         let outcome = run_plan(plan, verbose);
         if verbose && options.trace {
@@ -218,7 +223,14 @@ fn main() -> ExitCode {
         }
         if !outcome.violations.is_empty() {
             failed += 1;
-            println!("  again: cargo run -p aze-sim -- --seed {seed} --trace");
+            let kind = match (options.moves, options.leaving, options.joining) {
+                (true, _, _) => " --moves",
+                (false, true, _) => " --leaving",
+                (false, false, true) => " --joining",
+                (false, false, false) => "",
+            };
+            let looks = if options.looks { " --looks" } else { "" };
+            println!("  again: cargo run -p aze-sim -- --seed {seed}{kind}{looks} --trace");
         }
     }
     println!("{} seeds, {failed} failed, {undecided} undecided", seeds.end - seeds.start);

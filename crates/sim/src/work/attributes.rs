@@ -7,6 +7,7 @@ use crate::plan::Mix;
 use aze_io::sync::Mutex;
 use aze_proto::{Code, FileKind, Ino, Name, Time, XattrHow};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names of a directory that a look goes on to.
 const NAMES: usize = 50;
@@ -61,13 +62,17 @@ pub async fn read(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
     }
 }
 
+/// How long somebody looks at directories or fills one: where a server has died for good, each request for what it had takes a deadline.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// Looks at the root and the directories below it, again and again: their homes count on what other servers have said of their parts. What is
 /// wrong for good is found when all is over.
 pub async fn look(mut worker: Worker, ops: u64) {
+    let until_ns = worker.io.mono_ns() + LOOK_TIME_MAX.as_nanos() as u64;
     for _ in 0..ops {
         worker.think().await;
         let mut dirs = vec![Ino::ROOT];
-        while let Some(dir) = dirs.pop() {
+        while let Some(dir) = dirs.pop().filter(|_| worker.io.mono_ns() < until_ns) {
             // Any may be away, or be removed just now.
             let _ = worker.client.getattr(&ROOT, dir).await;
             let listed = worker.client.list(&ROOT, dir, 0, NAMES, false).await.map(|page| page.entries);
@@ -79,8 +84,12 @@ pub async fn look(mut worker: Worker, ops: u64) {
 
 /// Makes names in a directory.
 pub async fn fill(mut worker: Worker, dir: Ino, names: SharedCount, number: usize, ops: u64) {
+    let until_ns = worker.io.mono_ns() + LOOK_TIME_MAX.as_nanos() as u64;
     for next in 0..ops {
         worker.think().await;
+        if worker.io.mono_ns() >= until_ns {
+            return;
+        }
         let name = Name::new(format!("{number}-{next}").as_bytes()).expect("a proper name");
         names.lock().1 += 1;
         let new = new_file(FileKind::File, true);
@@ -96,8 +105,12 @@ pub async fn weigh(mut worker: Worker, dir: Ino, names: SharedCount, ops: u64) {
     // Where servers lose names there are fewer. Where frames get lost, a home that cannot be told for a second is not waited for.
     let all_show = matches!(worker.board.mix(), Mix::Quiet | Mix::ClientDeath | Mix::Clocks);
     let mut last = (0, Time(0));
+    let until_ns = worker.io.mono_ns() + LOOK_TIME_MAX.as_nanos() as u64;
     for _ in 0..ops {
         worker.think().await;
+        if worker.io.mono_ns() >= until_ns {
+            return;
+        }
         let least = names.lock().0;
         let Ok(attr) = worker.client.getattr(&ROOT, dir).await else { continue };
         let most = names.lock().1;

@@ -2,7 +2,7 @@
 
 use aze_io::sync::{Mutex, MutexGuard};
 use aze_proto::place::ServerInfo;
-use aze_proto::{Failure, NamespaceEpoch, ServerIndex, SessionId, TxId};
+use aze_proto::{Failure, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,6 +37,10 @@ pub(crate) struct Keeper {
     undecided: Mutex<Option<u64>>,
     /// A move that the group may have decided, or not.
     open: Mutex<Option<u64>>,
+    /// The newest maps that this server has decided with none of another keeper between them.
+    decided: Mutex<Decided>,
+    /// Moves of which a server is still to be told that they have ended, in their order. One task tells each server.
+    ended: Mutex<BTreeMap<ServerIndex, VecDeque<Ended>>>,
     /// Answers about the keeper before, until all servers have answered; `None`: there is nothing to hear.
     hearing: AsyncMutex<Option<HeardOf>>,
     /// Whether that is to begin anew.
@@ -45,6 +49,20 @@ pub(crate) struct Keeper {
     leaving: Mutex<BTreeMap<ServerIndex, u64>>,
     /// Processes of servers that come back and wait for their answers, each as often as it has asked.
     coming: Arc<Mutex<Vec<SessionId>>>,
+}
+
+/// All maps after one, up to another one.
+#[derive(Default)]
+struct Decided {
+    after: MapEpoch,
+    to: MapEpoch,
+}
+
+/// A move that has ended.
+struct Ended {
+    moving: u64,
+    /// Dropped when the server has been told, or never will be.
+    _told: oneshot::Sender<()>,
 }
 
 /// What only the keeper before knew, as far as servers have said it.
@@ -142,6 +160,8 @@ impl Keeper {
             moving: AsyncMutex::default(),
             undecided: Mutex::default(),
             open: Mutex::default(),
+            decided: Mutex::default(),
+            ended: Mutex::default(),
             hearing: AsyncMutex::default(),
             must_hear: Mutex::default(),
             leaving: Mutex::default(),
@@ -232,6 +252,54 @@ impl Keeper {
     /// Whether it is not decided yet how this move ends.
     pub(crate) fn is_moving(&self, moving: u64) -> bool {
         *self.undecided.lock() == Some(moving)
+    }
+
+    /// This server has decided a map, which follows another one.
+    pub(crate) fn note_decided(&self, before: MapEpoch, map: MapEpoch) {
+        let mut decided = self.decided.lock();
+        if decided.to == before {
+            decided.to = map;
+        } else if decided.to < map {
+            *decided = Decided { after: before, to: map };
+        }
+    }
+
+    /// Whether this server has decided all maps after one, up to another one: it may not know of its own last one yet.
+    pub(crate) fn has_decided_all(&self, after: MapEpoch, to: MapEpoch) -> bool {
+        let decided = self.decided.lock();
+        after == to || decided.after <= after && decided.to == to
+    }
+
+    /// A server is to be told that a move has ended. What this gives ends when it has been told, or never will be; with it, whether the
+    /// caller begins to tell that server.
+    pub(crate) fn note_ended(&self, server: ServerIndex, moving: u64) -> (oneshot::Receiver<()>, bool) {
+        let (told, end) = oneshot::channel();
+        let mut ended = self.ended.lock();
+        let is_first = !ended.contains_key(&server);
+        ended.entry(server).or_default().push_back(Ended { moving, _told: told });
+        (end, is_first)
+    }
+
+    /// The move that a server is to be told of next; if there is none, nobody tells that server any more.
+    pub(crate) fn next_ended(&self, server: ServerIndex) -> Option<u64> {
+        let mut ended = self.ended.lock();
+        let next = ended.get(&server).and_then(|ended| ended.front()).map(|end| end.moving);
+        if next.is_none() {
+            ended.remove(&server);
+        }
+        next
+    }
+
+    /// A server has been told that its next move has ended.
+    pub(crate) fn told_ended(&self, server: ServerIndex) {
+        if let Some(ended) = self.ended.lock().get_mut(&server) {
+            ended.pop_front();
+        }
+    }
+
+    /// A server will never ask again how a move has ended.
+    pub(crate) fn forget_ended(&self, server: ServerIndex) {
+        self.ended.lock().remove(&server);
     }
 
     /// These servers leave.
@@ -401,7 +469,7 @@ impl Token {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::{Code, Incarnation, MapEpoch};
+    use aze_proto::{Code, Incarnation};
     use futures_util::FutureExt;
 
     fn nobody(_: Living) -> bool {
@@ -410,6 +478,36 @@ mod tests {
 
     fn keeper() -> Keeper {
         Keeper::new(Joined::empty(2), NamespaceEpoch(0))
+    }
+
+    #[test]
+    fn maps_of_another_keeper_between_its_own_are_noticed() {
+        let keeper = keeper();
+        let has_all = |after, to| keeper.has_decided_all(MapEpoch(after), MapEpoch(to));
+        keeper.note_decided(MapEpoch(4), MapEpoch(5));
+        keeper.note_decided(MapEpoch(5), MapEpoch(6));
+        assert!(has_all(4, 6) && has_all(5, 6) && has_all(6, 6));
+        assert!(!has_all(3, 6), "map 4 is another one's");
+        assert!(!has_all(5, 7), "map 7 is, too, or it does not know yet");
+        keeper.note_decided(MapEpoch(8), MapEpoch(9));
+        assert!(has_all(8, 9) && has_all(9, 9) && !has_all(6, 9) && !has_all(7, 9));
+        keeper.note_decided(MapEpoch(6), MapEpoch(7));
+        assert!(has_all(8, 9) && !has_all(6, 9), "an answer that comes late");
+    }
+
+    #[test]
+    fn a_server_is_told_one_end_of_a_move_after_the_other() {
+        let (keeper, server) = (keeper(), ServerIndex(1));
+        let (first, begins) = keeper.note_ended(server, 7);
+        let (second, begins_again) = keeper.note_ended(server, 8);
+        assert!(begins && !begins_again, "one task tells it");
+        assert!(keeper.note_ended(ServerIndex(2), 8).1, "another one tells another server");
+        assert_eq!(keeper.next_ended(server), Some(7));
+        keeper.told_ended(server);
+        assert!(first.now_or_never().is_some() && keeper.next_ended(server) == Some(8));
+        keeper.forget_ended(server);
+        assert!(second.now_or_never().is_some() && keeper.next_ended(server).is_none());
+        assert!(keeper.note_ended(server, 9).1, "nobody tells it any more");
     }
 
     #[test]
