@@ -83,9 +83,11 @@ impl Server {
                             // There is no other one; or the keeper has said so itself, of a server that it has asked.
                             return Err(failure);
                         }
-                        match select(is_gone, other_keeper).await {
-                            Either::Left((failure, _)) => return Err(failure),
-                            Either::Right(_) => continue,
+                        match self.io.timeout(TAKEOVER_TIME_MAX, select(is_gone, other_keeper)).await {
+                            Some(Either::Left((failure, _))) => return Err(failure),
+                            Some(Either::Right(_)) => continue,
+                            // It answers again, and stays the keeper.
+                            None => return Err(failure),
                         }
                     }
                     Either::Left((Either::Left((answer, _)), _)) => return answer,
