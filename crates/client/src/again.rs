@@ -18,17 +18,18 @@ use crate::leases::{Lease, Leases};
 use crate::opened::{CONTENTS_TIME, Opened};
 use crate::published::Witness;
 use crate::route::{Place, Question};
+use crate::tries::Tries;
 use aze_io::sync::Mutex;
 use aze_proto::rules::Changes;
 use aze_proto::{Attr, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Request};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Files that were opened once, the latest.
-const ONCE_MAX: usize = 64;
+/// Files that were opened once, the latest at each place.
+const ONCE_MAX: usize = 256;
 
 /// Files that may be opened again without a request; beyond, the one that was used longest ago goes.
 const KNOWN_MAX: usize = 1024;
@@ -49,6 +50,10 @@ pub(crate) struct Again {
     /// In which directories names are believed.
     pub(crate) is_told: OnceLock<IsTold>,
     table: Mutex<Table>,
+    /// Whether there may be a file that can be opened again.
+    is_some: AtomicBool,
+    /// A look at a name in an index before an open: it helps where the file is opened again, or lives elsewhere than its name.
+    pub(crate) looks: Tries,
     /// Changes of this client, begun, and again when they ended: of inodes, and of names.
     changes: Vec<AtomicU64>,
     names: AtomicU64,
@@ -57,10 +62,15 @@ pub(crate) struct Again {
     opens: AtomicU64,
 }
 
+/// The place of an inode among so many.
+fn place_of(ino: Ino, places: usize) -> usize {
+    (ino.0 ^ ino.0 >> 48) as usize % places
+}
+
 #[derive(Default)]
 struct Table {
+    /// Each file has one place, by its number: a look is made before and after every open.
     once: Vec<Ino>,
-    next: usize,
     known: BTreeMap<Ino, Known>,
     /// The files with a known name.
     named: BTreeMap<(Ino, Name), Ino>,
@@ -139,23 +149,21 @@ impl Default for Again {
     fn default() -> Again {
         let changes = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
         let (names, all, opens) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Again { is_told: OnceLock::new(), table: Mutex::default(), changes, names, all, opens }
+        let (is_told, table, is_some, looks) =
+            (OnceLock::new(), Mutex::default(), AtomicBool::new(false), Tries::default());
+        Again { is_told, table, is_some, looks, changes, names, all, opens }
     }
 }
 
 impl Table {
     /// Whether the file was opened before, a short while ago.
     fn was_opened(&self, ino: Ino) -> bool {
-        self.once.contains(&ino) || self.known.contains_key(&ino)
+        self.once.get(place_of(ino, ONCE_MAX)) == Some(&ino) || self.known.contains_key(&ino)
     }
 
     fn note_first(&mut self, ino: Ino) {
-        if self.once.len() < ONCE_MAX {
-            self.once.push(ino);
-        } else {
-            self.once[self.next] = ino;
-            self.next = (self.next + 1) % ONCE_MAX;
-        }
+        self.once.resize(ONCE_MAX, Ino(0));
+        self.once[place_of(ino, ONCE_MAX)] = ino;
     }
 
     fn remove(&mut self, ino: Ino) -> Option<Known> {
@@ -189,7 +197,7 @@ impl Again {
     }
 
     fn counter(&self, ino: Ino) -> &AtomicU64 {
-        &self.changes[(ino.0 ^ ino.0 >> 48) as usize % COUNTERS]
+        &self.changes[place_of(ino, COUNTERS)]
     }
 
     fn before(&self, ino: Ino) -> Before {
@@ -216,6 +224,11 @@ impl Again {
     fn before_of(&self, ino: Ino, noted: &Noted) -> Option<Before> {
         let now = self.before(ino);
         noted.before.or_else(|| (self.all.load(SeqCst) == noted.all).then_some(now))
+    }
+
+    /// Whether a name is looked at before it is opened.
+    pub(crate) fn looks_first(&self) -> bool {
+        self.is_some.load(SeqCst) || self.looks.is_next()
     }
 
     /// How many opens took no request.
@@ -318,6 +331,12 @@ impl Core {
         if attr.kind != FileKind::File || noted.map_epoch != self.routes.read().map.epoch {
             return;
         }
+        {
+            let mut table = self.again.table.lock();
+            if !table.was_opened(ino) {
+                return table.note_first(ino);
+            }
+        }
         let before = self.again.before_of(ino, &noted);
         let witness = noted.witness.filter(|witness| witness.ino == ino).map(Arc::new);
         let lease = before.zip(Leases::lease(noted.asked, lease_ms));
@@ -327,10 +346,6 @@ impl Core {
         let (now_ns, life) = (self.io.mono_ns(), self.life_of(ino));
         let dropped = {
             let mut table = self.again.table.lock();
-            if !table.was_opened(ino) {
-                table.note_first(ino);
-                return;
-            }
             let mut dropped: Vec<Known> = table.remove(ino).into_iter().collect();
             if table.known.len() >= KNOWN_MAX {
                 let oldest = table.known.iter().min_by_key(|(_, known)| known.used_ns).map(|(ino, _)| *ino);
@@ -354,6 +369,7 @@ impl Core {
                 table.named.insert((parent, name), ino);
             }
             table.known.insert(ino, known);
+            self.again.is_some.store(true, SeqCst);
             dropped
         };
         // Closing takes locks of its own.
@@ -376,6 +392,7 @@ impl Core {
                 // The next round finds that these are closed, and forgets them.
                 let goes_on = !let_go.is_empty() || table.known.values().any(|known| known.held.is_some());
                 table.is_timed = goes_on;
+                core.again.is_some.store(!table.known.is_empty(), SeqCst);
                 drop(table);
                 drop(let_go);
                 if !goes_on {

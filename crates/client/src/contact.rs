@@ -10,6 +10,7 @@ use crate::closes::{At, Registered, Unopened};
 use crate::file::{Access, File, How};
 use crate::published::Looked;
 use crate::route::{Knowing, Place, Question};
+use crate::tries::Tries;
 use crate::way::Way;
 use aze_io::sync::Mutex;
 use aze_proto::error::Class;
@@ -26,24 +27,19 @@ use std::time::Duration;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(10);
 
-/// After so many files in a row that no other client has opened, one open in `TRIED_ONE_IN` goes through a server, until one of them finds a
-/// file that others open.
-const ALONE_MAX: u32 = 8;
-const TRIED_ONE_IN: u32 = 64;
-
 /// How long a close waits for others.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(crate) struct Contacts {
     are_used: AtomicBool,
+    /// They help where a file is one that others open.
+    tries: Tries,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    alone: u32,
-    passed: u32,
     rest_until_ns: u64,
     /// By the map of this epoch.
     near: Option<(MapEpoch, Arc<[Target]>)>,
@@ -61,21 +57,10 @@ pub(crate) struct Through {
     pub(crate) who: Identity,
 }
 
-impl State {
+impl Contacts {
     /// Whether the next open goes through a server.
-    fn is_next(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.rest_until_ns {
-            return false;
-        }
-        if self.alone < ALONE_MAX {
-            return true;
-        }
-        self.passed = (self.passed + 1) % TRIED_ONE_IN;
-        self.passed == 0
-    }
-
-    fn note(&mut self, is_shared: bool) {
-        self.alone = if is_shared { 0 } else { self.alone.saturating_add(1) };
+    fn is_next(&self, now_ns: u64) -> bool {
+        now_ns >= self.state.lock().rest_until_ns && self.tries.is_next()
     }
 }
 
@@ -158,7 +143,7 @@ impl Core {
             return None;
         }
         let contact = self.contact_of(dir, path)?;
-        if !self.contacts.state.lock().is_next(self.io.mono_ns()) {
+        if !self.contacts.is_next(self.io.mono_ns()) {
             return None;
         }
         let handle = self.new_handle();
@@ -171,7 +156,7 @@ impl Core {
         let (attr, is_shared, contents) = match answer.map(|answer| answer.map(|answer| answer.reply)) {
             Some(Ok(Reply::OpenedThrough { attr, is_shared, contents })) => (attr, is_shared, contents),
             Some(Err(failure)) if !failure.is_silence() => {
-                self.contacts.state.lock().note(false);
+                self.contacts.tries.note(false);
                 return None;
             }
             _ => {
@@ -183,11 +168,8 @@ impl Core {
         self.inodes.learn(&attr);
         let through = Through { contact: contact.clone(), who: who.clone() };
         let open = Registered::through(self, Handle { ino: attr.ino, handle }, through);
-        {
-            let mut state = self.contacts.state.lock();
-            state.note(is_shared);
-            state.opens.insert(handle, Arc::downgrade(&open));
-        }
+        self.contacts.tries.note(is_shared);
+        self.contacts.state.lock().opens.insert(handle, Arc::downgrade(&open));
         let contents = contents.filter(|Blob(bytes)| bytes.len() as u64 == attr.size);
         let came = |Blob(bytes)| self.contents.came_with(&attr, bytes, &seen, self.io.mono_ns());
         let opened = contents.map(came);
@@ -299,20 +281,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_which_nobody_else_knows_are_seldom_opened_through_a_server() {
-        let mut state = State::default();
-        let went = |state: &mut State| {
-            let goes = state.is_next(5);
-            if goes {
-                state.note(false);
-            }
-            goes
-        };
-        assert_eq!((0..u64::from(ALONE_MAX)).filter(|_| went(&mut state)).count(), ALONE_MAX as usize);
-        assert_eq!((0..640).filter(|_| went(&mut state)).count(), 640 / TRIED_ONE_IN as usize);
-        state.note(true);
-        assert!(went(&mut state) && went(&mut state), "others open files, too");
-        state.rest_until_ns = 6;
-        assert!(!went(&mut state), "it does not answer");
+    fn a_server_that_does_not_answer_is_left_alone() {
+        let contacts = Contacts::default();
+        assert!(contacts.is_next(5));
+        contacts.state.lock().rest_until_ns = 6;
+        assert!(!contacts.is_next(5) && contacts.is_next(6));
     }
 }

@@ -212,13 +212,20 @@ impl Core {
         // The name's server opens what lives beside the name; where this node knows that the inode lives elsewhere, it is opened there
         // at once.
         let (mut witness, mut directory, mut known) = (None, None, None);
-        match self.look(who, parent, name, knowing) {
+        let looked = match how.wants_witness() || self.again.looks_first() {
+            true => self.look(who, parent, name, knowing),
+            false => Looked::Ask(None),
+        };
+        match looked {
             Looked::Found(entry) if entry.kind != FileKind::File => {}
             Looked::Found(entry) if entry.ino.home(shards) != home => {
+                self.again.looks.note(true);
                 return Ok(Named::Opened(self.open(who, entry.ino, how).await?));
             }
             Looked::Found(entry) => {
-                if let Some(file) = self.open_again(who, entry.ino, how) {
+                let again = self.open_again(who, entry.ino, how);
+                self.again.looks.note(again.is_some());
+                if let Some(file) = again {
                     return Ok(Named::Opened(file));
                 }
                 known = Some(entry.ino);

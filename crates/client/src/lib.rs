@@ -42,6 +42,7 @@ mod share;
 mod shared_read;
 mod space;
 mod sync;
+mod tries;
 mod unnamed;
 mod usage;
 mod volume;
