@@ -162,7 +162,7 @@ async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client
     Some((cluster.layout().servers..map.servers.len() as u16).map(ServerIndex).filter(has_share).count() as u64)
 }
 
-/// Whether a server that has slots does not run: nobody else has what it would have to give.
+/// Whether a server that has slots does not run: no other server has its data.
 fn has_dead_giver(cluster: &Cluster) -> bool {
     let runs = |server: ServerIndex| cluster.server(server.0).is_some();
     cluster.newest_map().is_some_and(|map| map.slots.iter().any(|(_, slot)| !runs(slot.primary)))
@@ -200,7 +200,7 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
                     if !is_cut_off {
                         judge(&cluster, &board, &failure);
                     }
-                    // The keeper may have died for good, and all that live are to leave: then nobody could take what they have.
+                    // The keeper may have died for good, and all that live are to leave: no server could take their slots.
                     let leaves = |server: &Arc<Server>| turn.contains(&server.status().index) || server.has_left();
                     let nobody_stays = cluster.servers().iter().all(leaves);
                     let is_hopeless = (failure.is_silence() || nobody_stays) && board.is_over();
@@ -225,7 +225,7 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
             }
         }
     }
-    // One whose word was lost is done with what it was asked by now.
+    // A keeper whose word was lost is done by now.
     cluster.sim.sleep(LAST_WORD_TIME_MAX).await;
     see_ends(&cluster, &board, &mut going, false);
     let left = going.len() as u64;

@@ -1,6 +1,6 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
 //! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` and `--joining` those in
-//! which servers leave and join, with `--looks` those in which somebody looks at directories besides, with `--staging` those in which the
+//! which servers leave and join, with `--looks` those in which a task looks at directories besides, with `--staging` those in which the
 //! program that stages is at work: out of a volume or, with `--in`, into one; with `--rounds` in rounds, with `--nodes` by workers
 //! on other nodes.
 

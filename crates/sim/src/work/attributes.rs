@@ -62,7 +62,7 @@ pub async fn read(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
     }
 }
 
-/// How long somebody looks at directories or fills one: where a server has died for good, each request for what it had takes a deadline.
+/// How long tasks look at directories or fill one: where a server has died for good, each request for what it had takes a deadline.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Looks at the root and the directories below it, again and again: their homes count on what other servers have said of their parts. What is
