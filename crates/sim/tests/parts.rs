@@ -58,31 +58,27 @@ fn directories_that_are_looked_at_under_work_are_as_they_say() {
     }
 }
 
+/// Runs with looks pass with all protections, and without this one some fail.
+fn is_noticed(removed: Sabotage, plan: fn(u64) -> Plan, seeds: &[u64]) {
+    for seed in seeds {
+        assert_eq!(fails(plan(*seed).with_looks()), None, "seed {seed} with all protections");
+    }
+    let without = |seed: &u64| fails(plan(*seed).with_looks().with(Switches::without(removed)));
+    let noticed: Vec<String> = seeds.iter().filter_map(without).collect();
+    assert!(!noticed.is_empty(), "none of the seeds {seeds:?} notices it");
+    println!("noticed by {} of {} seeds: {noticed:#?}", noticed.len(), seeds.len());
+}
+
 #[test]
 fn changes_that_a_home_is_not_told_of_are_noticed() {
-    const SEEDS: [u64; 6] = [34, 36, 40, 47, 71, 82];
-    let without = |seed: &u64| fails(Plan::of(*seed).with_looks().with(Switches::without(Sabotage::ForgetParts)));
-    for seed in SEEDS {
-        assert_eq!(fails(Plan::of(seed).with_looks()), None, "seed {seed} with all protections");
-    }
-    let noticed: Vec<String> = SEEDS.iter().filter_map(without).collect();
-    assert!(!noticed.is_empty(), "none of the seeds {SEEDS:?} notices it");
-    println!("noticed by {} of {} seeds: {noticed:#?}", noticed.len(), SEEDS.len());
+    is_noticed(Sabotage::ForgetParts, Plan::of, &[34, 36, 40, 47, 71, 82]);
 }
 
 /// A keeper that kept the map again decided a move that another one had given up in between: the giver served the slot again by then, and the
 /// taker, too.
 #[test]
 fn moves_that_another_keeper_has_given_up_are_noticed() {
-    const SEEDS: [u64; 3] = [121, 234, 506];
-    let plan = |seed: u64| Plan::with_leaving(seed).with_looks();
-    for seed in SEEDS {
-        assert_eq!(fails(plan(seed)), None, "seed {seed} with all protections");
-    }
-    let without = |seed: &u64| fails(plan(*seed).with(Switches::without(Sabotage::DecideGivenUp)));
-    let noticed: Vec<String> = SEEDS.iter().filter_map(without).collect();
-    assert!(!noticed.is_empty(), "none of the seeds {SEEDS:?} notices it");
-    println!("noticed by {} of {} seeds: {noticed:#?}", noticed.len(), SEEDS.len());
+    is_noticed(Sabotage::DecideGivenUp, Plan::with_leaving, &[121, 234, 506]);
 }
 
 /// Nobody can look at the directory while its home is silent, so that an answer waits for a second, and only the first.
