@@ -1,23 +1,18 @@
 //! File systems that a test makes, in a file or in memory. It takes root, and a loop device for those in a file.
+//!
+//! The test's thread gets a mount namespace of its own first, which the threads and processes that it starts share.
+//! Tests of other programs that run meanwhile copy mount namespaces, and a copy would keep a file system busy
+//! after the test has unmounted it. The namespace goes with its last process, however the test ends, and with it
+//! go the mounts and their loop devices.
 
 use crate::{Place, run};
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Length of a file system in a file, in bytes; the file is sparse.
 const IMAGE_BYTES: u64 = 3 << 30;
-
-/// Waits until the test has ended, however that was, and leaves no file system behind. The loop device goes
-/// with the last that uses it. If the test was killed its directory is there, and it may just be mounting.
-const AFTERWARDS: &str = r#"
-read -r _
-for second in 1 2 3 4 5 6 7 8 9 10; do
-    [ -d "$0" ] || exit 0
-    umount -l "$0" && exit 0
-    sleep 1
-done
-"#;
 
 /// A file system, mounted in the place of a test.
 pub struct Disk {
@@ -26,8 +21,6 @@ pub struct Disk {
     /// The image or `tmpfs`, which mount(8) mounts there with these options.
     what: PathBuf,
     options: Vec<String>,
-    /// Closed when this process ends.
-    _ends: Option<ChildStdin>,
 }
 
 impl Disk {
@@ -65,14 +58,9 @@ impl Disk {
 
     fn at(place: &Place, name: &str, what: &Path, options: &[&str]) -> Result<Disk, String> {
         let options = options.iter().map(|word| (*word).to_owned()).collect();
-        let mut disk = Disk { dir: place.path(name), what: what.into(), options, _ends: None };
+        let disk = Disk { dir: place.path(name), what: what.into(), options };
         fs::create_dir(&disk.dir).expect("a directory");
-        let mut after = Command::new("setsid");
-        after.args(["-f", "sh", "-c", AFTERWARDS]).arg(&disk.dir);
-        after.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut after = after.spawn().expect("setsid runs");
-        disk._ends = after.stdin.take();
-        assert!(after.wait().expect("setsid ends").success(), "nobody cleans up");
+        leave_mount_namespace().map_err(|error| format!("a mount namespace: {error}"))?;
         disk.mount().map(|()| disk)
     }
 
@@ -92,6 +80,19 @@ impl Disk {
         let devices = run(Command::new("losetup").arg("-j").arg(&self.what));
         assert_eq!(devices.out, "", "a loop device is left behind");
     }
+}
+
+/// Puts the calling thread into a mount namespace of its own, in which mounts that others make still show.
+fn leave_mount_namespace() -> io::Result<()> {
+    // SAFETY: unshare(2) takes a number and touches no memory. It concerns this thread, and those that it starts.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (root, none) = (c"/".as_ptr(), std::ptr::null());
+    // SAFETY: the path is a string that outlives the call; mount(2) takes no source and no type for a change of
+    // propagation.
+    let done = unsafe { libc::mount(none, root, none, libc::MS_REC | libc::MS_SLAVE, none.cast()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn image(place: &Place, name: &str) -> PathBuf {

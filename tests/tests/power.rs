@@ -8,9 +8,10 @@ use aze_tests::disk::Disk;
 use aze_tests::watchdog::processes_of;
 use aze_tests::{Draw, Place, leave_out, long, wait_until};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -73,6 +74,30 @@ fn what_was_synced_is_there_after_the_file_system_was_shut_down() {
 #[test]
 fn so_it_is_on_xfs() {
     shut_down_again_and_again("power-xfs", Disk::xfs);
+}
+
+/// What another test does that has nodes with mount namespaces of their own: both tests above failed beside it.
+#[test]
+fn a_copy_of_the_mount_namespace_does_not_keep_it_busy() {
+    let place = Place::new();
+    let (ask, asked) = std::sync::mpsc::channel::<()>();
+    let copies = std::thread::spawn(move || {
+        asked.recv().expect("the other thread asks");
+        let mut copy = Command::new("unshare");
+        copy.args(["--mount", "--propagation", "private", "sh", "-c", "echo; read -r _"]);
+        let mut copy = copy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare runs");
+        let read = copy.stdout.as_mut().expect("a pipe").read_exact(&mut [0]);
+        read.map(|()| copy).expect("it has a namespace")
+    });
+    let disk = match Disk::ext4(&place, "disk") {
+        Ok(disk) => disk,
+        Err(why) => return leave_out("power-copy", &format!("left out, since no disk can be mounted here: {why}")),
+    };
+    ask.send(()).expect("the thread is there");
+    let mut copy = copies.join().expect("the namespace was copied");
+    disk.unmount();
+    drop(copy.stdin.take());
+    assert!(copy.wait().expect("it ends").code().is_some(), "it has been there until now");
 }
 
 fn shut_down_again_and_again(test: &str, make: fn(&Place, &str) -> Result<Disk, String>) {
