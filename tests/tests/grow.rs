@@ -27,6 +27,23 @@ fn requests_of(place: &Place) -> Vec<u64> {
     status["servers"].as_array().expect("a list").iter().map(of).collect()
 }
 
+/// A mount that asks nothing hears of every server that leaves, and so of those that have come.
+#[test]
+fn an_idle_mount_finds_servers_that_have_all_come_later() {
+    let mut place = Place::new();
+    place.aze(&["up", "--name", "v", "--servers", "2", "--size", "256M"]).ok();
+    let mount = place.mount();
+    fs::write(mount.join("file"), "its bytes").expect("written");
+    for leaving in ["0,1", "2,3"] {
+        place.aze(&["grow", "--name", "v", "--servers", "2"]).ok();
+        place.aze(&["shrink", "--servers", leaving]).ok();
+    }
+    assert_eq!(states(&place), ["left", "left", "left", "left", "up", "up"]);
+    assert_eq!(fs::read_to_string(mount.join("file")).expect("read"), "its bytes");
+    fs::write(mount.join("another"), "more").expect("written");
+    assert_eq!(place.aze(&["cat", "aze:/another"]).ok().out, "more");
+}
+
 /// Two writers through a mount, a program without one, and programs that hold files open, while two servers become four and then
 /// two again. A file that did not fit before fits while there are four.
 #[test]

@@ -307,6 +307,16 @@ impl Core {
             let target = target.clone();
             core.spawn(move |core| async move { core.look_who_is_gone(target).await });
         }));
+        let this = Arc::downgrade(self);
+        self.caller.on_back(Box::new(move |target| {
+            let Some(core) = this.upgrade() else { return };
+            let target = target.clone();
+            core.spawn(move |core| async move {
+                // A server that has left closes its connections: a client that asks nothing would not know where others are.
+                let routes = core.routes.read().clone();
+                drop(core.fetch_map(&routes, &target).await);
+            });
+        }));
     }
 
     /// The server that has a shard, by a map that is as new as that of a server which has refused the one known here, if anybody has it.
@@ -402,8 +412,11 @@ impl Core {
     /// Homes of open files have come to other servers: these are to know that the session lives, also if it asks nothing.
     fn greet_homes(&self) {
         let routes = self.routes.read().clone();
-        let homes: BTreeSet<ServerIndex> =
-            self.inodes.all().iter().filter_map(|inode| routes.map.home_of(inode.attr().ino)).collect();
+        let homes = self.inodes.all().into_iter().filter_map(|inode| routes.map.home_of(inode.attr().ino)).collect();
+        self.greet(&routes, homes);
+    }
+
+    fn greet(&self, routes: &Routes, homes: BTreeSet<ServerIndex>) {
         let is_new = |home: &ServerIndex| {
             let server = routes.servers.get(usize::from(home.0));
             server.is_some_and(|server| !server.talked.load(Ordering::Relaxed))
@@ -515,13 +528,19 @@ impl Core {
         let left: Vec<ServerIndex> =
             next.map.indexes().filter(|index| next.map.has_left(*index) && !routes.map.has_left(*index)).collect();
         let (epoch, slots_moved) = (next.map.epoch, next.map.slots != routes.map.slots);
-        *routes = Arc::new(next);
+        let has_left_all = !left.is_empty() && next.talked_to().is_empty();
+        let now = Arc::new(next);
+        *routes = now.clone();
         drop(routes);
         self.subscribed.servers_changed();
         moved.into_iter().for_each(|index| self.caller.disconnect(index));
         left.into_iter().for_each(|index| self.caller.leave(index, epoch));
         if slots_moved {
             self.greet_homes();
+        }
+        if has_left_all {
+            // It tells this client when it leaves itself.
+            self.greet(&now, BTreeSet::from([now.map.keeper]));
         }
         if let Some(core) = self.me.upgrade() {
             core.leave_contacts();

@@ -155,6 +155,12 @@ impl Caller {
         let _ = self.core.on_unreachable.set(tell);
     }
 
+    /// Has `tell` called, on a thread that drives the runtime, when a server can be connected to again after a connection to it
+    /// broke. The first call counts.
+    pub fn on_back(&self, tell: Box<OnEnd>) {
+        let _ = self.core.on_back.set(tell);
+    }
+
     /// Asks `locate`, from now on, which server has a shard, for changes that another one may have done before it gave the shard
     /// away. The first call counts.
     pub fn locates(&self, locate: Box<Locate>) {

@@ -19,6 +19,7 @@ use aze_proto::{Code, Failure, MapEpoch, ServerIndex, ShardId, Time};
 use handler::LinkHandler;
 use open::keep_opening;
 use std::collections::BTreeMap;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     links: Mutex<Links>,
     pub(crate) on_end: OnceLock<Box<OnEnd>>,
     pub(crate) on_unreachable: OnceLock<Box<OnEnd>>,
+    pub(crate) on_back: OnceLock<Box<OnEnd>>,
     pub(crate) on_links_changed: OnceLock<Box<OnLinksChanged>>,
     pub(crate) locate: OnceLock<Box<Locate>>,
     pub(crate) on_far: Mutex<Option<Box<OnFar>>>,
@@ -90,6 +92,8 @@ struct Link {
     /// A connection that broke is opened again without being asked for until then, so that the
     /// server does not take the session for dead.
     keep_until_ns: u64,
+    /// The last connection broke, and none has stood since.
+    was_lost: bool,
     /// Why the last attempt failed, for messages.
     last_error: String,
     /// Since when attempts have failed, if the last one did.
@@ -176,7 +180,7 @@ impl Core {
     pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
         let (calls, links) = (Calls::default(), Mutex::default());
         let (on_end, on_far) = (OnceLock::new(), Mutex::default());
-        let (on_unreachable, locate) = (OnceLock::new(), OnceLock::new());
+        let (on_unreachable, on_back, locate) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (seen_time, reconnects) = (AtomicU64::new(0), AtomicU64::new(0));
         let (seen_elsewhere, on_links_changed) = (OnceLock::new(), OnceLock::new());
         Arc::new(Core {
@@ -189,6 +193,7 @@ impl Core {
             links,
             on_end,
             on_unreachable,
+            on_back,
             on_links_changed,
             locate,
             on_far,
@@ -384,7 +389,7 @@ impl Core {
     /// Puts a new connection to use; `false` if it has ended already.
     fn install(&self, index: ServerIndex, channel: Channel) -> bool {
         let id = channel.id();
-        {
+        let back = {
             let mut links = self.links.lock();
             let Some(link) = links.by_server.get_mut(&index) else {
                 channel.conn.close();
@@ -401,9 +406,13 @@ impl Core {
             link.state = State::Up(Arc::new(channel));
             link.last_error.clear();
             link.down_since_ns = None;
-        }
+            mem::take(&mut link.was_lost).then(|| link.target.clone())
+        };
         self.links_changed();
         self.calls.connected(index, id, self.io.mono_ns());
+        if let (Some(target), Some(tell)) = (back, self.on_back.get()) {
+            tell(&target);
+        }
         true
     }
 
@@ -448,6 +457,7 @@ impl Core {
         }
         link.state = State::Opening;
         link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
+        link.was_lost = true;
         drop(links);
         self.links_changed();
         self.reconnects.fetch_add(1, Ordering::Relaxed);
@@ -478,6 +488,7 @@ impl Links {
             target: target.clone(),
             state: State::Opening,
             keep_until_ns: 0,
+            was_lost: false,
             last_error: String::new(),
             down_since_ns: None,
             told_ns: None,

@@ -18,6 +18,7 @@ use aze_proto::message::Envelope;
 use aze_proto::wire::{Malformed, Wire};
 use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Order, Reply, Request, SessionId, Time};
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -81,6 +82,25 @@ pub struct Proven {
     pub peer: String,
     /// Its requests and their bytes.
     pub usage: Usage,
+    conn: WeakConnection,
+}
+
+impl Proven {
+    /// Closes the connection. The client opens another one, if it still wants this server.
+    pub fn close(&self) {
+        if let Some(conn) = self.conn.0.upgrade() {
+            conn.close();
+        }
+    }
+}
+
+/// A connection that this reference does not keep open.
+struct WeakConnection(Weak<dyn Connection>);
+
+impl fmt::Debug for WeakConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakConnection")
+    }
 }
 
 /// One request with the means to answer it.
@@ -352,6 +372,7 @@ impl Visit {
                         credentials: conn.peer().credentials,
                         peer: conn.peer().name.clone(),
                         usage: Usage::default(),
+                        conn: WeakConnection(Arc::downgrade(conn)),
                     };
                     self.admit(conn, Arc::new(who), keys);
                     Ok(())

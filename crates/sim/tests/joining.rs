@@ -156,6 +156,28 @@ fn slots_are_balanced_and_numbers_are_given_out_once() {
     });
 }
 
+/// A client that asks nothing hears of each server that leaves from that server, and so of those that have come.
+#[test]
+fn an_idle_client_finds_servers_that_have_all_come_later() {
+    with_cluster(2, |cluster, client| async move {
+        let idle = cluster.connect(1).await.expect("a quiet cluster connects");
+        let files = files(&client).await;
+        assert!(idle.getattr(&ROOT, files[0]).await.is_ok());
+        for (leaving, joining) in [([0, 1], [2, 3]), ([2, 3], [4, 5])] {
+            for index in joining {
+                cluster.add_server(index).await.expect("it joins");
+            }
+            balance(&client, &cluster).await.expect("nothing is in the way");
+            while !client.leave(&leaving.map(ServerIndex)).await.expect("nothing is in the way").1.is_empty() {}
+            for gone in leaving {
+                cluster.server(gone).expect("it runs").stopped().await;
+                cluster.kill_server(gone, false);
+            }
+        }
+        assert_eq!(read_all(&idle, &files).await, files.len());
+    });
+}
+
 /// A server that takes its first slots dies, at many moments: either it had none, and has left, and the volume works as a whole; or what
 /// it had is lost, and the rest is there.
 #[test]

@@ -16,15 +16,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long a server that has left goes on refusing requests with the newer map, if clients are connected to it. They learn of its
-/// end in any case, by their connections.
+/// After this time a server that has left closes the connections of the clients that it still has: they ask nothing, and do not
+/// know the newer map.
+const NOTICE_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// How long it goes on then, for these clients to come again and ask for the map. One that is stopped for longer asks the other
+/// servers that it knows.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// How long it has to tell other servers what it owes them. One that does not answer for so long has ended, most likely.
 const OWED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long after a server has left its process may go on.
-pub(super) const GOING_TIME_MAX: Duration = Duration::from_secs(LINGER_TIME_MAX.as_secs() + OWED_TIME_MAX.as_secs());
+pub(super) const GOING_TIME_MAX: Duration =
+    Duration::from_secs(1 + LINGER_TIME_MAX.as_secs() + OWED_TIME_MAX.as_secs());
 
 /// How long a server that would keep the map has to answer.
 const HEIR_TIME_MAX: Duration = Duration::from_secs(2);
@@ -364,7 +369,11 @@ impl Server {
                 }
             }
         };
-        until(LINGER_TIME_MAX, |server| !server.has_clients()).await;
+        until(NOTICE_TIME_MAX, |server| !server.has_clients()).await;
+        if self.has_clients() {
+            self.activity.connections().iter().for_each(|who| who.close());
+            until(LINGER_TIME_MAX, |_| false).await;
+        }
         let owes_nothing = |server: &Server| server.owed.load(Ordering::SeqCst) == 0 && server.moving.under_way() == 0;
         until(OWED_TIME_MAX, owes_nothing).await;
         self.stop();

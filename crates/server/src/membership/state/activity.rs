@@ -122,6 +122,11 @@ impl Activity {
         }
     }
 
+    /// The clients' connections.
+    pub(crate) fn connections(&self) -> Vec<Arc<Proven>> {
+        self.jobs.lock().connected.values().flat_map(|job| &job.connections).filter_map(Weak::upgrade).collect()
+    }
+
     /// Counts a request, at the beginning of its life.
     pub(crate) fn count(who: &Proven, request: &Request, payload_bytes: usize) {
         let usage = &who.usage;
