@@ -343,6 +343,52 @@ fn nothing_is_left_of_processes_that_end_are_stopped_or_killed() {
     gate::pass(&mut place, ROUNDS, &[]);
 }
 
+/// The processors that this process may run on.
+fn processors() -> Vec<String> {
+    let status = fs::read_to_string("/proc/thread-self/status").expect("a status");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list").trim();
+    let numbers = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<u32>().expect("a number");
+        (number(first)..=number(last)).map(|number| number.to_string()).collect::<Vec<_>>()
+    };
+    list.split(',').flat_map(numbers).collect()
+}
+
+/// A call stays on the processor on which it was made: the agent's thread comes there, and the program's may go again.
+#[test]
+fn a_call_stays_on_its_processor() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let calls = "where() { taskset -cp $$; }; before=$(where); \
+                 for n in $(seq 50); do echo $n > /aze/f || exit 1; read -r x < /aze/f; done; \
+                 [ \"$before\" = \"$(where)\" ] || { echo \"$before\"; where; }";
+    assert_eq!(place.aze(&through("intercept", calls)).ok().out, "");
+    let all = processors();
+    assert!(!all.is_empty());
+    for processor in [&all[0], &all[all.len() - 1]] {
+        let script =
+            format!("taskset -cp {processor} $$ > /dev/null; echo > /aze/f && read -r x < /aze/f; echo did; read -r _");
+        let mut command = place.command(&through("intercept", &script));
+        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(program.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "did\n");
+        let agents = gate::agent_pids(&place);
+        assert_eq!(agents.len(), 1);
+        let threads = fs::read_dir(format!("/proc/{}/task", agents[0])).expect("threads").flatten();
+        let of_channels = threads.filter_map(|thread| {
+            let of = |file| fs::read_to_string(thread.path().join(file)).ok();
+            of("comm").filter(|comm| comm == "aze-channel\n").and(of("status"))
+        });
+        let is_there = |status: String| status.lines().any(|line| line == format!("Cpus_allowed_list:\t{processor}"));
+        assert_eq!(of_channels.map(is_there).collect::<Vec<_>>(), [true], "processor {processor} of {all:?}");
+        drop(program.stdin.take());
+        assert!(program.wait().expect("it ends").code().is_some());
+        wait_until("its agent has ended", || gate::agent_pids(&place).is_empty());
+    }
+}
+
 /// If `aze run` was killed before its agent had told it where to find the agent, the agent's socket stayed.
 #[test]
 fn a_program_that_is_killed_at_its_start_leaves_nothing() {

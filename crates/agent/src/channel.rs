@@ -5,6 +5,7 @@ use crate::call::Call;
 use crate::error::Fault;
 use crate::indexes::Resolved;
 use crate::panics;
+use crate::processor::Follower;
 use crate::program::Program;
 use crate::sys::{self, Window};
 use aze_calls::{Hello, LEAVES, MESSAGE_BYTES_MAX, Op, Reply, Request, VERSION, Welcome};
@@ -55,7 +56,7 @@ pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) 
     };
     // A process that was forked may have a copy of the channel, and does not use it.
     program.hears_of_end(channel);
-    let mut packet = vec![0; MESSAGE_BYTES_MAX];
+    let (mut packet, mut follower) = (vec![0; MESSAGE_BYTES_MAX], Follower::new());
     loop {
         let count = match sys::receive(channel, &mut packet) {
             Ok(0) | Err(_) => return,
@@ -64,6 +65,7 @@ pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) 
         let Some((request, op, bytes)) = parse(&packet[..count]) else {
             return agent.say(format_args!("process {} sent no request: its channel is closed", program.process.pid));
         };
+        follower.follow(request.processor);
         if op == Op::Cancel {
             // The wait that it was to end had ended.
             continue;

@@ -17,6 +17,7 @@ mod locks;
 mod mapped;
 mod names;
 mod panics;
+mod processor;
 mod program;
 mod shared;
 mod stat;

@@ -74,7 +74,7 @@ impl Call<'_> {
             libc::O_RDWR => Access { read: true, write: true },
             _ => return Err(errno(libc::EINVAL)),
         };
-        let asked = Asked { flags, access, mode: self.request.b as u32 & 0o7777, umask: self.request.umask };
+        let asked = Asked { flags, access, mode: self.request.b as u32 & 0o7777, umask: u32::from(self.request.umask) };
         let found = match self.place(self.request.desc, self.bytes)? {
             Place::Itself(description) => self.open_again(&description, asked)?,
             Place::Below(below) if asked.has(libc::O_PATH) => self.find(&below, asked)?,
@@ -272,7 +272,7 @@ impl Call<'_> {
             self.resolve(&below, true)?;
             return Err(errno(libc::EEXIST));
         }
-        let new = new_file(FileKind::Directory, self.request.a as u32 & 0o1777, self.request.umask);
+        let new = new_file(FileKind::Directory, self.request.a as u32 & 0o1777, u32::from(self.request.umask));
         self.make(&below, &new)
     }
 
@@ -294,7 +294,8 @@ impl Call<'_> {
             let there = self.resolve(&below, true);
             return Err(errno(if there.is_ok() { libc::EEXIST } else { libc::ENOENT }));
         }
-        let new = NewFile { rdev: self.request.b as u32, ..new_file(kind, mode & 0o7777, self.request.umask) };
+        let new =
+            NewFile { rdev: self.request.b as u32, ..new_file(kind, mode & 0o7777, u32::from(self.request.umask)) };
         self.make(&below, &new)
     }
 

@@ -23,7 +23,7 @@ pub mod indexes;
 pub mod shared;
 
 /// Version of what is declared here; the agent refuses another one.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -72,6 +72,9 @@ pub struct Welcome {
     pub dev: u64,
 }
 
+/// Stands for no processor.
+pub const NO_PROCESSOR: u16 = u16::MAX;
+
 /// Header of a request. `a` and `b` are the operation's; `first` is the length of the first of two byte strings.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +98,9 @@ pub struct Request {
     /// Length of the first of two byte strings.
     pub first: u32,
     /// The process's umask, for operations that make files.
-    pub umask: u32,
+    pub umask: u16,
+    /// The processor on which the asking thread waits, and to which the agent's thread comes; or [`NO_PROCESSOR`].
+    pub processor: u16,
 }
 
 /// Header of a reply.
@@ -369,6 +374,7 @@ mod tests {
             (offset_of!(Request, c), 48),
             (offset_of!(Request, first), 56),
             (offset_of!(Request, umask), 60),
+            (offset_of!(Request, processor), 62),
         ];
         request.iter().for_each(|(is, should)| assert_eq!(is, should));
         let reply =

@@ -9,9 +9,12 @@
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Witness};
 use crate::process::{self, begin, is_ready, shared_child};
+use crate::processor::Stay;
 use crate::settings;
 use aze_calls::indexes::SERVERS_MAX;
-use aze_calls::{Hello, Kept, MESSAGE_BYTES_MAX, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome, after_stat};
+use aze_calls::{
+    Hello, Kept, MESSAGE_BYTES_MAX, NO_PROCESSOR, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome, after_stat,
+};
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -95,10 +98,11 @@ static FLUSH_AT_CLOSE: AtomicBool = AtomicBool::new(false);
 /// A call to the agent: a channel, with all signals blocked.
 #[repr(C)]
 pub struct Session {
-    /// [`SESSION_MARK`], and the mask behind it, by which `defects.rs` finds the signals that were blocked.
+    /// [`SESSION_MARK`], by which `defects.rs` finds the two fields behind it.
     mark: u64,
     /// The signals that were blocked before.
     mask: u64,
+    stay: Stay,
     /// The channel, unless it is for this call only.
     kept: Option<&'static Channel>,
     fd: i32,
@@ -171,7 +175,16 @@ impl Session {
             Some(channel) => (channel.fd.load(SeqCst), channel.memory.load(SeqCst)),
             None => (-1, 0),
         };
-        let mut session = Session { mark: SESSION_MARK, mask, kept, fd, memory, blocked: true, last: Reply::default() };
+        let mut session = Session {
+            mark: SESSION_MARK,
+            mask,
+            stay: Stay::NONE,
+            kept,
+            fd,
+            memory,
+            blocked: true,
+            last: Reply::default(),
+        };
         if memory == 0 {
             session.memory = host::map(MEMORY_BYTES);
             if session.memory == 0 {
@@ -328,18 +341,25 @@ impl Session {
 
     /// As [`Session::ask`], for operations whose reply brings a descriptor; it is close-on-exec.
     pub fn ask_with_fd(&mut self, request: Request, parts: &[&[u8]]) -> Result<(Reply, Option<i32>), i64> {
-        self.send(request, parts)?;
-        self.reply()
+        let processor = self.stay.begin();
+        let reply = self.send_from(processor, request, parts).and_then(|()| self.reply());
+        self.stay.end();
+        reply
     }
 
-    /// Sends a request only.
-    pub fn send(&mut self, mut request: Request, parts: &[&[u8]]) -> Result<(), i64> {
+    /// Sends a request only: the answer may take long, and the thread runs where it may meanwhile.
+    pub fn send(&mut self, request: Request, parts: &[&[u8]]) -> Result<(), i64> {
+        self.send_from(NO_PROCESSOR, request, parts)
+    }
+
+    fn send_from(&mut self, processor: u16, mut request: Request, parts: &[&[u8]]) -> Result<(), i64> {
         // The answer may use the window.
         self.drop_kept();
         ASKED.fetch_add(1, Relaxed);
         self.connect()?;
         request.bytes = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
-        request.umask = process::umask_now();
+        request.umask = process::umask_now() as u16;
+        request.processor = processor;
         if size_of::<Request>() + request.bytes as usize > MESSAGE_BYTES_MAX {
             return Err(error(libc::ENAMETOOLONG));
         }

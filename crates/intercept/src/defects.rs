@@ -6,6 +6,7 @@
 
 use crate::channel::SESSION_MARK;
 use crate::entry::{MARK, resume};
+use crate::processor::Stay;
 use crate::{host, process, symbols};
 use core::panic::PanicInfo;
 
@@ -20,20 +21,16 @@ fn failed(_: &PanicInfo<'_>) -> ! {
     ]);
     let here = 0u64;
     let begin = &raw const here as u64;
-    let mut mask = None;
+    let mut before = None;
     for at in (begin..begin + STACK_BYTES_MAX).step_by(8) {
         match host::read::<u64>(at) {
-            SESSION_MARK => mask = Some(host::read::<u64>(at + 8)),
+            SESSION_MARK => before = Some((host::read::<u64>(at + 8), host::read::<Stay>(at + 16))),
             MARK if host::read::<u64>(at + 8).wrapping_sub(at) < 1024 => {
-                if let Some(mask) = mask {
-                    process::restore_signals(mask);
-                }
+                give_back(before);
                 resume(at, host::error(libc::EIO));
             }
             symbols::MARK if host::read::<u64>(at + 8).wrapping_sub(at) < 1024 => {
-                if let Some(mask) = mask {
-                    process::restore_signals(mask);
-                }
+                give_back(before);
                 symbols::resume(at, symbols::fail(at));
             }
             _ => {}
@@ -41,5 +38,13 @@ fn failed(_: &PanicInfo<'_>) -> ! {
     }
     loop {
         host::call(libc::SYS_exit_group, 134, 0, 0);
+    }
+}
+
+/// Gives the thread its signals back, and the processors that it may run on.
+fn give_back(before: Option<(u64, Stay)>) {
+    if let Some((mask, mut stay)) = before {
+        stay.end();
+        process::restore_signals(mask);
     }
 }

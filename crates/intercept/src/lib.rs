@@ -37,6 +37,7 @@ mod paths;
 mod place;
 mod poll;
 mod process;
+mod processor;
 mod refused;
 mod rewrite;
 mod settings;

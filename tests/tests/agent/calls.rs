@@ -1,7 +1,7 @@
 //! A program of the protocol between intercepted programs and their agent, without the library: a process that has connected,
 //! and calls that this test makes on its behalf.
 
-use aze_calls::{Hello, NO_DESC, Op, POSITION, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
+use aze_calls::{Hello, NO_DESC, NO_PROCESSOR, Op, POSITION, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
 use aze_tests::{Place, wait_until};
 use std::cell::Cell;
 use std::io;
@@ -247,7 +247,13 @@ impl Program {
 
     /// Sends a request, and waits for no reply.
     pub fn ask(&self, op: Op, request: Request, bytes: &[u8]) {
-        let request = Request { op: op as u32, bytes: bytes.len() as u32, umask: self.umask, ..request };
+        let request = Request {
+            op: op as u32,
+            bytes: bytes.len() as u32,
+            umask: self.umask as u16,
+            processor: NO_PROCESSOR,
+            ..request
+        };
         send(&self.channel, &[&bytes_of(&request)[..], bytes].concat());
     }
 

@@ -1,6 +1,6 @@
 //! Names and attributes that programs look up in published indexes, without their agent: they see what it would see.
 
-use super::{SYMBOLS, through, volume};
+use super::{SYMBOLS, gate, through, volume};
 use aze_tests::{PATIENCE, Place, Ran, clib, leave_out, program, run, servers, signal, wait_until};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -148,6 +148,8 @@ fn one_file_is_opened_for_many_processes_by_three_requests() {
             } else {
                 "for i in {1..32}; do cat F; done | wc -c"
             };
+            // What the run before had open is closed when its agent ends, which its command does not wait for.
+            wait_until("nothing is open", || gate::opens(&place) == 0);
             let (read, asked, seconds) = count(&script.replace('F', &format!("/aze/{file}")));
             assert_eq!(read, (32 * bytes).to_string());
             // The first tells whether the directory may be looked at in memory. Those that come before the third has been answered ask, too, which
