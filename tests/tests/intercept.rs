@@ -343,6 +343,12 @@ fn nothing_is_left_of_processes_that_end_are_stopped_or_killed() {
     gate::pass(&mut place, ROUNDS, &[]);
 }
 
+/// The agents of this place's volume.
+fn agent_pids(place: &Place) -> Vec<u32> {
+    let records = gate::agents(place).into_iter().filter(|path| path.extension().is_some_and(|end| end == "json"));
+    records.filter_map(|path| path.file_stem()?.to_str()?.parse().ok()).collect()
+}
+
 /// The processors that this process may run on.
 fn processors() -> Vec<String> {
     let status = fs::read_to_string("/proc/thread-self/status").expect("a status");
@@ -374,7 +380,7 @@ fn a_call_stays_on_its_processor() {
         let mut line = String::new();
         BufReader::new(program.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
         assert_eq!(line, "did\n");
-        let agents = gate::agent_pids(&place);
+        let agents = agent_pids(&place);
         assert_eq!(agents.len(), 1);
         let threads = fs::read_dir(format!("/proc/{}/task", agents[0])).expect("threads").flatten();
         let of_channels = threads.filter_map(|thread| {
@@ -385,7 +391,7 @@ fn a_call_stays_on_its_processor() {
         assert_eq!(of_channels.map(is_there).collect::<Vec<_>>(), [true], "processor {processor} of {all:?}");
         drop(program.stdin.take());
         assert!(program.wait().expect("it ends").code().is_some());
-        wait_until("its agent has ended", || gate::agent_pids(&place).is_empty());
+        wait_until("its agent has ended", || agent_pids(&place).is_empty());
     }
 }
 

@@ -141,12 +141,6 @@ pub fn agents(place: &Place) -> Vec<PathBuf> {
     files.flat_map(|files| files.flatten().map(|file| file.path()).collect::<Vec<_>>()).collect()
 }
 
-/// The agents of this place's volume.
-pub fn agent_pids(place: &Place) -> Vec<u32> {
-    let records = agents(place).into_iter().filter(|path| path.extension().is_some_and(|end| end == "json"));
-    records.filter_map(|path| path.file_stem()?.to_str()?.parse().ok()).collect()
-}
-
 struct Tree {
     child: Child,
     said: Receiver<String>,

@@ -1,6 +1,6 @@
 //! Names and attributes that programs look up in published indexes, without their agent: they see what it would see.
 
-use super::{SYMBOLS, gate, through, volume};
+use super::{SYMBOLS, agent_pids, gate, through, volume};
 use aze_tests::{PATIENCE, Place, Ran, clib, leave_out, program, run, servers, signal, wait_until};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -344,9 +344,9 @@ fn nothing_is_believed_of_a_server_that_was_killed_nor_without_an_agent() {
             let expected = if path.contains("none") { "ENOENT no ENOENT" } else { "4:644:1 yes" };
             assert_eq!(watcher.says(path), expected, "{path}");
         }
-        wait_until("the agent of the first program has ended", || super::gate::agent_pids(&place).len() == 1);
+        wait_until("the agent of the first program has ended", || agent_pids(&place).len() == 1);
         // The other server goes on, and has a part of the names.
-        let agent = super::gate::agent_pids(&place)[0];
+        let agent = agent_pids(&place)[0];
         let killed = if kills_agent { agent } else { servers::pids(&place, &name)[1] };
         let process = process(killed);
         if !kills_agent {
