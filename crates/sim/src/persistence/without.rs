@@ -100,8 +100,8 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
         pause(rng.between(2_000, 400_000)).await;
         progress.is_over.store(true, Ordering::Relaxed);
         join_all(ends).await;
-        // For late closes, and the files deleted with them.
-        cluster.sim.sleep(Duration::from_secs(3)).await;
+        // For late closes, the files deleted with them, and reports of writes, which clients send every 8 s.
+        cluster.sim.sleep(Duration::from_secs(10)).await;
         if let (Err(failure), _) | (_, Err(failure)) = (sync_told(&client, plan).await, client.sync(&ROOT).await) {
             return board.violation(format!("life {life}: sync: {failure}"));
         }
