@@ -1,22 +1,22 @@
-//! Where the thread of a channel runs: on the processor on which its program waits.
+//! The processor of a channel's thread: the one on which its program waits.
 
 use aze_calls::NO_PROCESSOR;
 use aze_io::real::{keep_on, processors};
 
 /// The calling thread, as a follower of who asks it.
 pub struct Follower {
-    /// Where it may run.
+    /// The processors that the agent may use.
     allowed: Vec<usize>,
     at: u16,
 }
 
 impl Follower {
-    /// Of a thread that runs where it may.
+    /// Binds the calling thread to nothing yet.
     pub fn new() -> Follower {
         Follower { allowed: processors(), at: NO_PROCESSOR }
     }
 
-    /// Goes to a processor. For one that this process may not use, and for none, any will do.
+    /// Binds the thread to a processor; to all that the agent may use if it may not use this one, and for [`NO_PROCESSOR`].
     pub fn follow(&mut self, processor: u16) {
         if processor == self.at {
             return;

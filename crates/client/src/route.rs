@@ -416,6 +416,7 @@ impl Core {
         self.greet(&routes, homes);
     }
 
+    /// Asks those of these servers for the map that this client has not asked anything: they know its session then.
     fn greet(&self, routes: &Routes, homes: BTreeSet<ServerIndex>) {
         let is_new = |home: &ServerIndex| {
             let server = routes.servers.get(usize::from(home.0));
@@ -539,7 +540,7 @@ impl Core {
             self.greet_homes();
         }
         if has_left_all {
-            // It tells this client when it leaves itself.
+            // The keeper closes this client's connection when it leaves, and so tells it.
             self.greet(&now, BTreeSet::from([now.map.keeper]));
         }
         if let Some(core) = self.me.upgrade() {

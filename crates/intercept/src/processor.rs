@@ -24,7 +24,7 @@ pub struct Stay {
 }
 
 impl Stay {
-    /// Of a thread that runs where it may.
+    /// The thread is not bound.
     pub const NONE: Stay = Stay { bytes: 0, allowed: [0; WORDS], at: [0; WORDS] };
 
     /// Keeps the calling thread on the processor on which it is, whose number this returns; [`NO_PROCESSOR`] if that is not known.
@@ -36,7 +36,7 @@ impl Stay {
         *self = Stay::NONE;
         let bytes = affinity(&mut self.allowed);
         self.at[number as usize / 64] = 1 << (number % 64);
-        // One that has been bound to a processor stays by itself.
+        // A thread that its host has bound to one processor stays by itself.
         if bytes > 0 && self.allowed != self.at && set_affinity(bytes, &self.at) {
             self.bytes = bytes;
         }
@@ -51,7 +51,7 @@ impl Stay {
         let mut now = [0; WORDS];
         affinity(&mut now);
         if now == self.at && !set_affinity(self.bytes, &self.allowed) {
-            // Its cpuset has none of these processors any more: any that it has.
+            // The thread's cpuset has none of these processors any more: the kernel takes those that it has.
             set_affinity(self.bytes, &[u64::MAX; WORDS]);
         }
         self.bytes = 0;

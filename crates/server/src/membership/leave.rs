@@ -29,7 +29,7 @@ const OWED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long after a server has left its process may go on.
 pub(super) const GOING_TIME_MAX: Duration =
-    Duration::from_secs(1 + LINGER_TIME_MAX.as_secs() + OWED_TIME_MAX.as_secs());
+    NOTICE_TIME_MAX.saturating_add(LINGER_TIME_MAX).saturating_add(OWED_TIME_MAX);
 
 /// How long a server that would keep the map has to answer.
 const HEIR_TIME_MAX: Duration = Duration::from_secs(2);
