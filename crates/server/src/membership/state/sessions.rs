@@ -75,15 +75,19 @@ impl Sessions {
         self.table.lock().alive.contains_key(&session)
     }
 
-    /// A connection of the session stands.
+    /// A connection of the session stands. Those of one that has ended do not count.
     pub(crate) fn connects(&self, session: SessionId) {
-        self.table.lock().alive.entry(session).or_default().connections += 1;
+        let mut table = self.table.lock();
+        if !table.ended.contains(&session) {
+            table.alive.entry(session).or_default().connections += 1;
+        }
     }
 
     /// A connection of the session has ended; with the last one the number of this leaving, for [`Self::is_away`].
     pub(crate) fn disconnects(&self, session: SessionId) -> Option<u64> {
         let mut table = self.table.lock();
-        let alive = table.alive.get_mut(&session)?;
+        // One that has ended may have had several connections.
+        let alive = table.alive.get_mut(&session).filter(|alive| alive.connections > 0)?;
         alive.connections -= 1;
         alive.leavings += 1;
         (alive.connections == 0).then_some(alive.leavings)
@@ -241,6 +245,21 @@ mod tests {
             sessions.disconnects(ONE);
         }
         assert!(!sessions.forget_unused(ONE) && sessions.is_alive(ONE), "its first connection may have asked");
+    }
+
+    /// It had two connections, and opens a third one.
+    #[test]
+    fn the_connections_of_an_ended_session_do_not_count() {
+        let sessions = Sessions::new();
+        sessions.connects(ONE);
+        sessions.connects(ONE);
+        sessions.end(ONE);
+        sessions.connects(ONE);
+        assert!(!sessions.is_connected(ONE) && !sessions.is_alive(ONE));
+        for _ in 0..3 {
+            assert_eq!(sessions.disconnects(ONE), None, "there is nothing to count down");
+        }
+        assert_eq!(sessions.connected(), 0);
     }
 
     #[test]
