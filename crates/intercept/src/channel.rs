@@ -9,7 +9,7 @@
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Witness};
 use crate::process::{self, begin, is_ready, shared_child};
-use crate::processor::Stay;
+use crate::processor::{self, Stay};
 use crate::settings;
 use aze_calls::indexes::SERVERS_MAX;
 use aze_calls::{
@@ -57,6 +57,8 @@ struct Channel {
     fd: AtomicI32,
     /// The memory; 0 if there is none yet. Forked children do not inherit it.
     memory: AtomicU64,
+    /// How often something was asked over it.
+    asked: AtomicU32,
     /// The description whose contents are in the window, as the following says; 0 if there are none.
     kept: AtomicU64,
     kept_until_ns: AtomicU64,
@@ -73,6 +75,7 @@ impl Channel {
             busy: AtomicBool::new(false),
             fd: AtomicI32::new(-1),
             memory: AtomicU64::new(0),
+            asked: AtomicU32::new(0),
             kept: AtomicU64::new(0),
             kept_until_ns: AtomicU64::new(0),
             kept_seen: AtomicU64::new(0),
@@ -341,7 +344,8 @@ impl Session {
 
     /// As [`Session::ask`], for operations whose reply brings a descriptor; it is close-on-exec.
     pub fn ask_with_fd(&mut self, request: Request, parts: &[&[u8]]) -> Result<(Reply, Option<i32>), i64> {
-        let processor = self.stay.begin();
+        let asked = self.kept.map_or(0, |channel| channel.asked.fetch_add(1, Relaxed));
+        let processor = if processor::stays(asked) { self.stay.begin() } else { NO_PROCESSOR };
         let reply = self.send_from(processor, request, parts).and_then(|()| self.reply());
         self.stay.end();
         reply

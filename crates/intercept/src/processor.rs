@@ -12,6 +12,15 @@ const WORDS: usize = 16;
 
 type Set = [u64; WORDS];
 
+/// Of so many calls one does not stay. The kernel moves only threads that are not bound, and those that call all the time are bound nearly
+/// always: two that have come to one processor would stay there for ever, with another one at rest.
+const CALLS_PER_MOVE: u32 = 512;
+
+/// Whether a call stays that comes after so many others of its thread.
+pub fn stays(calls_before: u32) -> bool {
+    calls_before % CALLS_PER_MOVE != CALLS_PER_MOVE - 1
+}
+
 /// What a thread gets back when it has its answer.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -70,6 +79,13 @@ fn set_affinity(bytes: u64, set: &Set) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn now_and_then_the_kernel_may_move_a_thread() {
+        let moves: Vec<u32> = (0..3 * CALLS_PER_MOVE).filter(|calls| !stays(*calls)).collect();
+        assert_eq!(moves, [511, 1023, 1535]);
+        assert!(stays(u32::MAX - 1) && !stays(u32::MAX) && stays(0), "also when the count begins anew");
+    }
 
     fn now() -> Set {
         let mut set = [0; WORDS];
