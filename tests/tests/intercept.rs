@@ -395,6 +395,41 @@ fn a_call_stays_on_its_processor() {
     }
 }
 
+/// Threads of the agent of `place` that move connections while no program waits: one for each lane that was used.
+fn lanes_used(place: &Place) -> usize {
+    let agents = agent_pids(place);
+    assert_eq!(agents.len(), 1);
+    let threads = fs::read_dir(format!("/proc/{}/task", agents[0])).expect("threads").flatten();
+    let is_one = |comm: String| comm == "aze-background\n";
+    threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(is_one)).count()
+}
+
+/// A program that asks alone uses the first connection to each server; those that ask at the same time do not wait for each other's
+/// threads.
+#[test]
+fn programs_that_ask_at_once_have_connections_of_their_own() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let stop = place.path("stop");
+    let script = format!(
+        "work() {{ echo $1 > /aze/$1 && read -r x < /aze/$1 && [ $x = $1 ]; }}; for n in $(seq 200); do work alone || exit 1; done; \
+         echo did; read -r _; for n in 1 2 3; do (while [ ! -e {0} ]; do work $n || exit 1; done) & pids=\"$pids $!\"; done; \
+         for pid in $pids; do wait $pid || exit 1; done; rm /aze/*",
+        stop.display()
+    );
+    let mut command = place.command(&through("intercept", &script));
+    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(program.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert_eq!((line.as_str(), lanes_used(&place)), ("did\n", 1));
+    drop(program.stdin.take());
+    let more = processors().len() > 1;
+    wait_until("another lane is used", || !more || lanes_used(&place) > 1);
+    fs::write(&stop, "").expect("a file");
+    assert!(program.wait().expect("it ends").success());
+    wait_until("its agent has ended", || agent_pids(&place).is_empty());
+}
+
 /// If `aze run` was killed before its agent had told it where to find the agent, the agent's socket stayed.
 #[test]
 fn a_program_that_is_killed_at_its_start_leaves_nothing() {

@@ -133,6 +133,7 @@ impl Listening {
         let pipes = volume.pipes_dir();
         let connected = Connected::to(volume)?;
         connected.go_on_without_callers()?;
+        connected.use_lanes();
         let listener = sys::listen(path).map_err(|error| failed(&format!("listen at {}", path.display()), &error))?;
         let watched = |error: &io::Error| failed("watch the program", error);
         let shared = Shared::new().map_err(|error| failed("make memory for programs", &error))?;

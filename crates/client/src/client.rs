@@ -184,6 +184,14 @@ impl Client {
         self.core.routes.read().map.clone()
     }
 
+    /// See [`aze_rpc::Caller::add_lane`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn add_lane(&self, lane: usize, io: Io) {
+        self.core.caller.add_lane(lane, io);
+    }
+
     /// This session.
     pub fn session(&self) -> SessionId {
         self.core.caller.session()

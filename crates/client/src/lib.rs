@@ -49,6 +49,7 @@ mod volume;
 mod way;
 mod xattr;
 
+pub use aze_rpc::lane;
 pub use backing::PutBack;
 pub use changes::ChangeCounts;
 pub use check::{CheckOptions, Checked, Finding};

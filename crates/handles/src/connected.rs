@@ -5,6 +5,7 @@
 use crate::error::{Error, Result};
 use crate::path::{self, Path, parse};
 use crate::queue::Ends;
+use aze_client::lane::{LANES_MAX, OnLane};
 use aze_client::{Client, NewFile, Space, mode_under};
 use aze_io::real::Runtime;
 use aze_io::sync::{Condvar, Mutex};
@@ -13,21 +14,33 @@ use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_reach::{Session, volume};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
+use std::io;
+use std::num::NonZero;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How long the end of a connection waits for what is under way, at each of two steps.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
+thread_local! {
+    /// The lane that this thread has used last.
+    static LANE: Cell<usize> = const { Cell::new(0) };
+}
+
 /// The connection of this process. Made by [`crate::Volume::connected`]; a forked process must not use its parent's.
 pub struct Connected {
     pub(crate) session: Arc<Session>,
     umask: AtomicU32,
     calls: Calls,
+    /// What moves the lanes behind the first one, as far as they were used.
+    lanes: [OnceLock<Arc<Runtime>>; LANES_MAX - 1],
+    /// How many lanes may be used.
+    lanes_max: AtomicUsize,
     is_ended: AtomicBool,
     queues: Mutex<Vec<Weak<dyn Ends>>>,
 }
@@ -91,6 +104,8 @@ impl Connected {
             session,
             umask: AtomicU32::new(umask_of_process()),
             calls: Calls::default(),
+            lanes: Default::default(),
+            lanes_max: AtomicUsize::new(1),
             is_ended: AtomicBool::new(false),
             queues: Mutex::default(),
         });
@@ -146,7 +161,7 @@ impl Connected {
     /// # Errors
     /// What the system said: EAGAIN.
     pub fn go_on_without_callers(&self) -> Result<()> {
-        let failed = |error: std::io::Error| Error::new(error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
+        let failed = |error: io::Error| Error::new(error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
         self.runtime().background().map_err(failed)
     }
 
@@ -173,6 +188,7 @@ impl Connected {
         }
         // Callers that still wait are told no, too, but not all at once: a runtime that was shut down fires no timer.
         if self.calls.have_ended_within(END_TIME_MAX) {
+            self.lanes.iter().filter_map(OnceLock::get).for_each(|lane| lane.shutdown());
             self.runtime().shutdown();
         }
         self.fail_queues(&Error::new(libc::EBADF, "the volume was closed"));
@@ -191,7 +207,52 @@ impl Connected {
     fn wait_for<T>(&self, operation: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
         let _call = self.calls.begin();
         self.check()?;
-        self.runtime().block_on(operation)
+        let lane = self.free_lane();
+        LANE.set(lane);
+        self.runtime_of(lane).block_on(OnLane::new(lane, operation))
+    }
+
+    /// From now on threads that wait at the same time use connections of their own, up to [`LANES_MAX`] or as many as this process may
+    /// use processors. One that waits alone uses those from before.
+    pub fn use_lanes(&self) {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        self.lanes_max.store(processors.min(LANES_MAX), Ordering::Relaxed);
+    }
+
+    /// The lane that this thread has used last if nobody waits there, else another one where nobody does; if there is none, its own.
+    fn free_lane(&self) -> usize {
+        let count = self.lanes_max.load(Ordering::Relaxed);
+        if count <= 1 {
+            return 0;
+        }
+        let own = LANE.get();
+        let is_free = |lane: &usize| match lane.checked_sub(1).map(|at| self.lanes[at].get()) {
+            None => !self.runtime().is_busy(),
+            Some(runtime) => runtime.is_none_or(|runtime| !runtime.is_busy()),
+        };
+        let Some(lane) = [own].into_iter().chain(0..count).find(is_free) else { return own };
+        match lane.checked_sub(1).map(|at| &self.lanes[at]) {
+            // Where the system has no room for one more, two wait together.
+            Some(place) if place.get().is_none() && self.begin_lane(lane, place).is_err() => own,
+            _ => lane,
+        }
+    }
+
+    fn begin_lane(&self, lane: usize, place: &OnceLock<Arc<Runtime>>) -> io::Result<()> {
+        let runtime = self.runtime().one_more()?;
+        // Its connections are opened again without a caller, too.
+        runtime.background()?;
+        match place.set(runtime.clone()) {
+            Ok(()) => self.client().add_lane(lane, runtime.io()),
+            // Another thread was faster.
+            Err(_) => runtime.shutdown(),
+        }
+        Ok(())
+    }
+
+    fn runtime_of(&self, lane: usize) -> &Arc<Runtime> {
+        let begun = lane.checked_sub(1).and_then(|at| self.lanes[at].get());
+        begun.unwrap_or_else(|| self.runtime())
     }
 
     /// As [`Connected::wait`], but for `limit` at most: gives `None` then, and the operation goes on when it is waited for

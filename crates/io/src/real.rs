@@ -97,6 +97,19 @@ impl Runtime {
         Self::new(false, true)
     }
 
+    /// One more runtime beside one of [`Runtime::library`]: a panic that ends one of both ends both.
+    ///
+    /// # Errors
+    /// What the system said: EMFILE, ENFILE, ENOMEM.
+    pub fn one_more(&self) -> io::Result<Arc<Runtime>> {
+        let other = Self::on(Reactor::new(self.reactor.is_guest())?, false);
+        for (one, another) in [(&self.reactor, &other.reactor), (&other.reactor, &self.reactor)] {
+            let another = Arc::downgrade(another);
+            one.when_broken(Box::new(move || another.upgrade().iter().for_each(|reactor| reactor.break_off())));
+        }
+        Ok(other)
+    }
+
     /// A runtime driven by `workers` threads of its own, named `aze-worker-N`.
     ///
     /// # Panics
@@ -116,6 +129,10 @@ impl Runtime {
 
     fn new(has_workers: bool, is_guest: bool) -> Arc<Runtime> {
         let reactor = Reactor::new(is_guest).unwrap_or_else(|error| panic!("cannot make an epoll instance: {error}"));
+        Self::on(reactor, has_workers)
+    }
+
+    fn on(reactor: Arc<Reactor>, has_workers: bool) -> Arc<Runtime> {
         let lead = Arc::new(Lead::new(reactor.clone(), has_workers));
         let threads = Threads { has_background: has_workers, ..Threads::default() };
         Arc::new(Runtime { reactor, lead, threads: Mutex::new(threads) })
@@ -157,6 +174,12 @@ impl Runtime {
     /// As [`Runtime::block_on`].
     pub fn block_on_patiently<F: Future>(&self, future: F, patience: Duration, late: impl FnOnce()) -> F::Output {
         self.lead.block_on(future, Some((patience, late)))
+    }
+
+    /// Whether a thread inside [`Runtime::block_on`] drives this runtime now, so that another one would have to be woken by it: for
+    /// callers that may choose among several.
+    pub fn is_busy(&self) -> bool {
+        self.lead.is_busy()
     }
 
     /// Whether a panic has ended this runtime: see [`Runtime::library`].

@@ -106,3 +106,28 @@ fn in_a_program_of_others_a_panic_of_the_background_thread_is_noticed() {
     assert!(!survives(&runtime, async {}));
     runtime.shutdown();
 }
+
+/// What waits in one runtime may wait for what another one of the same connection does.
+#[test]
+fn in_a_program_of_others_a_panic_ends_all_runtimes_of_a_connection() {
+    if std::env::var_os(VICTIM).is_some() || cfg!(panic = "abort") {
+        return;
+    }
+    let first = Runtime::library();
+    let others = [first.one_more().unwrap(), first.one_more().unwrap()];
+    let barrier = Barrier::new(4);
+    let wait = |runtime: &Arc<Runtime>| {
+        barrier.wait();
+        survives(runtime, runtime.io().sleep(Duration::from_secs(60)))
+    };
+    let wait = &wait;
+    std::thread::scope(|scope| {
+        let waiting = [&first, &others[0], &others[1]].map(|runtime| scope.spawn(move || wait(runtime)));
+        barrier.wait();
+        others[0].io().spawn(async { panic!("the disk is a lie") });
+        assert!(waiting.into_iter().all(|thread| !thread.join().unwrap()));
+    });
+    assert!(first.is_broken() && others.iter().all(|other| other.is_broken()));
+    others.iter().for_each(|other| other.shutdown());
+    first.shutdown();
+}

@@ -4,7 +4,8 @@
 
 use crate::Target;
 use crate::calls::{Call, News};
-use crate::link::{Channel, Core, Locate, Located, OnEnd, OnFar, OnLinksChanged, SeenElsewhere};
+use crate::lane::{self, LANES_MAX};
+use crate::link::{Channel, Core, Locate, Located, OnEnd, OnFar, OnLinksChanged, SeenElsewhere, Whole};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::defects::vitally;
 use aze_io::logical::LogicalClock;
@@ -19,8 +20,8 @@ use aze_proto::{
 };
 use std::borrow::Cow;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Pause before a change is sent again that a server refused because too many of its kind wait
@@ -111,10 +112,13 @@ pub struct Counters {
     pub reconnects: u64,
 }
 
-/// Asks servers. Holds one connection to each server that it was asked for; closes them when
+/// Asks servers. Holds one connection to each server that it was asked for, in each of its lanes ([`lane`]); closes them when
 /// dropped.
 pub struct Caller {
-    core: Arc<Core>,
+    whole: Arc<Whole>,
+    /// The first is there from the beginning.
+    lanes: [OnceLock<Arc<Core>>; LANES_MAX],
+    is_closed: AtomicBool,
     job: JobId,
     sequences: Sequences,
     sent: AtomicU64,
@@ -127,9 +131,13 @@ impl Caller {
     /// Makes a caller without any connection.
     pub fn new(io: Io, config: CallerConfig) -> Arc<Caller> {
         let job = JobId::of(&config.job);
-        let core = Core::new(io, config);
+        let whole = Whole::new(config);
+        let lanes: [OnceLock<Arc<Core>>; LANES_MAX] = Default::default();
+        lanes[0].get_or_init(|| Core::new(io, whole.clone()));
         Arc::new(Caller {
-            core,
+            whole,
+            lanes,
+            is_closed: AtomicBool::new(false),
             job,
             sequences: Sequences::default(),
             sent: AtomicU64::new(0),
@@ -141,78 +149,102 @@ impl Caller {
     /// Has `tell` called, on a thread that drives the runtime, when a server on this machine whose process has ended
     /// cannot be reached any more: once for each life of a server. The first call counts.
     pub fn on_end(&self, tell: Box<OnEnd>) {
-        let _ = self.core.on_end.set(tell);
+        let _ = self.whole.on_end.set(tell);
     }
 
     /// Has `tell` called when a server turns out to be far away, before anything was asked of it.
     pub fn on_far(&self, tell: Box<OnFar>) {
-        *self.core.on_far.lock() = Some(tell);
+        *self.whole.on_far.lock() = Some(tell);
     }
 
     /// Has `tell` called, on a thread that drives the runtime, when a server cannot be connected to: once in a second at
     /// most. The first call counts.
     pub fn on_unreachable(&self, tell: Box<OnEnd>) {
-        let _ = self.core.on_unreachable.set(tell);
+        let _ = self.whole.on_unreachable.set(tell);
     }
 
     /// Has `tell` called, on a thread that drives the runtime, when a server can be connected to again after a connection to it
     /// broke. The first call counts.
     pub fn on_back(&self, tell: Box<OnEnd>) {
-        let _ = self.core.on_back.set(tell);
+        let _ = self.whole.on_back.set(tell);
     }
 
     /// Asks `locate`, from now on, which server has a shard, for changes that another one may have done before it gave the shard
     /// away. The first call counts.
     pub fn locates(&self, locate: Box<Locate>) {
-        let _ = self.core.locate.set(locate);
+        let _ = self.whole.locate.set(locate);
     }
 
     /// Has `tell` called whenever a connection stands from now on or has ended, before calls over it fail. The first call counts.
     pub fn on_links_changed(&self, tell: Box<OnLinksChanged>) {
-        let _ = self.core.on_links_changed.set(tell);
+        let _ = self.whole.on_links_changed.set(tell);
     }
 
     /// Asks `seen` before each request for a time that is to count as seen. The first call counts.
     pub fn sees_elsewhere(&self, seen: Box<SeenElsewhere>) {
-        let _ = self.core.seen_elsewhere.set(seen);
+        let _ = self.whole.seen_elsewhere.set(seen);
     }
 
     /// A server has left the volume, and the map of this epoch says so. Changes in shards that are under way there go on,
     /// under their numbers, at the servers that have the shards now and know how they ended, if they have ended. Everything
     /// else is refused as by a server that knows this map.
     pub fn leave(&self, index: ServerIndex, epoch: MapEpoch) {
-        self.core.leave(index, &Failure::refused(Refusal::MapStale { epoch }));
+        let failure = Failure::refused(Refusal::MapStale { epoch });
+        self.all().for_each(|core| core.leave(index, &failure));
     }
 
     /// The process of a server has ended, in the life that `target` names. Changes in shards that it had given to others go on there, as
     /// when it has left. Other requests to it fail with `why`. Changes that were sent have an unknown outcome then; with `sent_wait` they go
     /// on waiting instead, since its next life knows how they ended, or who has their shard.
     pub fn ended(&self, target: &Target, why: &str, sent_wait: bool) {
-        self.core.ended(target, why, sent_wait);
+        self.all().for_each(|core| core.ended(target, why, sent_wait));
     }
 
     /// Opens a connection to a server that may be asked soon. It stays open as any other.
     pub fn prepare(&self, target: &Target) {
-        self.core.prepare(target);
+        self.core().prepare(target);
     }
 
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
+    /// Requests of this lane go over connections of their own from now on, which `io` moves: until then they go over those of the first
+    /// lane. Does nothing if the lane has some already, and for the first one.
+    ///
+    /// # Panics
+    /// If `lane` is [`LANES_MAX`] or more.
+    pub fn add_lane(&self, lane: usize, io: Io) {
+        self.lanes[lane].get_or_init(|| Core::new(io, self.whole.clone()));
+        if self.is_closed.load(Ordering::SeqCst) {
+            self.all().for_each(|core| core.close());
+        }
+    }
+
+    /// The lane of who asks now.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        let first = || self.lanes[0].get().expect("it is there from the beginning");
+        self.lanes[lane::current()].get().unwrap_or_else(first)
+    }
+
+    /// A connection to a server that stands: whose lane it is does not matter to who reads what the server lends.
+    pub(crate) fn standing(&self, to: &Target) -> Option<Arc<Channel>> {
+        self.all().find_map(|core| core.standing(to))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Core>> {
+        self.lanes.iter().filter_map(OnceLock::get)
     }
 
     /// This process.
     pub fn session(&self) -> SessionId {
-        self.core.config.session
+        self.whole.config.session
     }
 
     /// The largest time seen in any reply: no change asked for from now on is dated before it.
     pub fn seen_time(&self) -> Time {
-        self.core.latest_time()
+        self.whole.latest_time()
     }
 
     /// Moves the clock on, for times learnt elsewhere.
     pub fn observe_time(&self, time: Time) {
-        self.core.observe_time(time);
+        self.whole.observe_time(time);
     }
 
     /// When a server has said last that it is starting: deadlines begin anew there. 0: none has.
@@ -222,18 +254,19 @@ impl Caller {
 
     /// The counts of requests sent and repeated, and of reconnections.
     pub fn counters(&self) -> Counters {
-        let reconnects = self.core.reconnects.load(Ordering::Relaxed);
+        let reconnects = self.whole.reconnects.load(Ordering::Relaxed);
         Counters { sent: self.sent.load(Ordering::Relaxed), resent: self.resent.load(Ordering::Relaxed), reconnects }
     }
 
     /// Closes the connection to a server and opens a new one, over which requests in flight are sent again.
     pub fn disconnect(&self, index: ServerIndex) {
-        self.core.disconnect(index, None);
+        self.all().for_each(|core| core.disconnect(index, None));
     }
 
     /// Closes all connections. Requests in flight and later ones fail with [`Code::Expired`].
     pub fn close(&self) {
-        self.core.close();
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.all().for_each(|core| core.close());
     }
 
     /// Sends a request, again when there is silence or the connection breaks, and waits for the
@@ -255,17 +288,18 @@ impl Caller {
     }
 
     async fn ask_encoded(&self, mut ask: Ask<'_>, body: &[u8]) -> Result<Answer, Failure> {
+        let core = self.core();
         let whole = ask.deadline;
-        ask.deadline = self.core.patience(ask.to, whole);
-        let began_ns = self.core.io.mono_ns();
+        ask.deadline = core.patience(ask.to, whole);
+        let began_ns = core.io.mono_ns();
         let mut deadline_ns = began_ns.saturating_add(nanos(ask.deadline));
-        let ticket = self.ticket(&ask).await?;
-        let (mut call, mut channel) = self.core.begin(ask.to, ask.request.is_change(), began_ns, deadline_ns)?;
+        let ticket = self.ticket(core, &ask).await?;
+        let (mut call, mut channel) = core.begin(ask.to, ask.request.is_change(), began_ns, deadline_ns)?;
         let mut to = Cow::Borrowed(ask.to);
         let mut history = History::default();
         loop {
             if let Some(channel) = &channel {
-                let remaining_ns = deadline_ns.saturating_sub(self.core.io.mono_ns());
+                let remaining_ns = deadline_ns.saturating_sub(core.io.mono_ns());
                 let head = self.seal(&ask, call.number(), ticket.as_ref(), remaining_ns, channel, body);
                 if channel.send(&head, ask.payload) {
                     self.count(&mut history, channel);
@@ -273,7 +307,7 @@ impl Caller {
             }
             match call.news().await {
                 News::Answer(Err(failure)) if failure.refusal == Some(Refusal::TooManyPending) => {
-                    self.core.io.sleep(TOO_MANY_PAUSE).await;
+                    core.io.sleep(TOO_MANY_PAUSE).await;
                 }
                 News::Answer(Err(failure)) if self.is_starting(&failure) || self.has_no_map(&ask, &failure) => {
                     // This time it has not happened, and it keeps its number: whether it was sent to a
@@ -282,16 +316,16 @@ impl Caller {
                         (history.sent, history.channels) = (0, Channels::default());
                     }
                     if failure.refusal == Some(Refusal::Starting) {
-                        self.start_seen_ns.fetch_max(self.core.io.mono_ns(), Ordering::Relaxed);
+                        self.start_seen_ns.fetch_max(core.io.mono_ns(), Ordering::Relaxed);
                     }
-                    self.core.io.sleep(STARTING_PAUSE).await;
+                    core.io.sleep(STARTING_PAUSE).await;
                 }
                 News::Answer(Err(failure)) if failure.refusal == Some(Refusal::Starting) => {
                     return Err(Failure::new(Code::Busy, failure.detail).during(ask.request.name()));
                 }
                 News::Answer(Err(failure)) if history.is_in_doubt(&ask, &failure) => {
-                    if let Some(now_at) = self.refused(&ask, &to, &mut history, failure).await? {
-                        (call, channel) = self.begin_at(&ask, &now_at, &mut history, deadline_ns)?;
+                    if let Some(now_at) = self.refused(core, &ask, &to, &mut history, failure).await? {
+                        (call, channel) = self.begin_at(core, &ask, &now_at, &mut history, deadline_ns)?;
                         to = Cow::Owned(now_at);
                         continue;
                     }
@@ -300,7 +334,7 @@ impl Caller {
                 News::Send => {}
                 News::Ended(failure) => match self.gone(&ask, &to, &history, failure).await {
                     Ok(now_at) => {
-                        (call, channel) = self.begin_at(&ask, &now_at, &mut history, deadline_ns)?;
+                        (call, channel) = self.begin_at(core, &ask, &now_at, &mut history, deadline_ns)?;
                         to = Cow::Owned(now_at);
                         continue;
                     }
@@ -310,12 +344,12 @@ impl Caller {
                 },
                 News::Broken(failure) => {
                     let now_at = self.gone(&ask, &to, &history, failure).await?;
-                    (call, channel) = self.begin_at(&ask, &now_at, &mut history, deadline_ns)?;
+                    (call, channel) = self.begin_at(core, &ask, &now_at, &mut history, deadline_ns)?;
                     to = Cow::Owned(now_at);
                     continue;
                 }
                 News::Deadline => {
-                    if self.core.patience(&to, whole) == whole {
+                    if core.patience(&to, whole) == whole {
                         // A server that was tried in vain before is there again: it has as long as any other.
                         ask.deadline = whole;
                     }
@@ -325,36 +359,37 @@ impl Caller {
                             deadline_ns = later_ns;
                             call.wait_until(deadline_ns);
                         }
-                        _ => return Err(self.give_up(&ask, &to, &history)),
+                        _ => return Err(self.give_up(core, &ask, &to, &history)),
                     }
                 }
             }
             if let Some(pause) = history.pause() {
-                let remaining_ns = deadline_ns.saturating_sub(self.core.io.mono_ns());
-                self.core.io.sleep(pause.min(Duration::from_nanos(remaining_ns))).await;
+                let remaining_ns = deadline_ns.saturating_sub(core.io.mono_ns());
+                core.io.sleep(pause.min(Duration::from_nanos(remaining_ns))).await;
             }
             if let Some(dead) = channel.take().filter(|channel| history.is_dead(channel)) {
-                self.core.disconnect(to.index, Some(dead.id()));
+                core.disconnect(to.index, Some(dead.id()));
             }
-            channel = self.core.again(&to, &call)?;
+            channel = core.again(&to, &call)?;
         }
     }
 
     /// Enters a change that goes on at another server.
-    fn begin_at(
+    fn begin_at<'a>(
         &self,
+        core: &'a Arc<Core>,
         ask: &Ask<'_>,
         now_at: &Target,
         history: &mut History,
         deadline_ns: u64,
-    ) -> Result<(Call<'_>, Option<Arc<Channel>>), Failure> {
+    ) -> Result<(Call<'a>, Option<Arc<Channel>>), Failure> {
         (history.was_elsewhere, history.channels) = (true, Channels::default());
-        self.core.begin(now_at, ask.request.is_change(), self.core.io.mono_ns(), deadline_ns)
+        core.begin(now_at, ask.request.is_change(), core.io.mono_ns(), deadline_ns)
     }
 
     /// Which server has the shard of a request, if anybody says so.
     async fn located(&self, ask: &Ask<'_>, from: &Target, epoch: MapEpoch) -> Option<Located> {
-        let locate = self.core.locate.get().filter(|_| ask.request.names_shard())?;
+        let locate = self.whole.locate.get().filter(|_| ask.request.names_shard())?;
         locate(ask.shard, from.clone(), epoch).await
     }
 
@@ -368,6 +403,7 @@ impl Caller {
     /// The refusal, if it says so. [`Code::UnknownOutcome`] if the change may have been done all the same.
     async fn refused(
         &self,
+        core: &Core,
         ask: &Ask<'_>,
         to: &Target,
         history: &mut History,
@@ -393,7 +429,7 @@ impl Caller {
             }
         }
         // One of both has not heard of the newer map yet.
-        self.core.io.sleep(STARTING_PAUSE).await;
+        core.io.sleep(STARTING_PAUSE).await;
         Ok(None)
     }
 
@@ -416,7 +452,7 @@ impl Caller {
 
     /// Whether a server that starts is to be waited for.
     fn is_starting(&self, failure: &Failure) -> bool {
-        failure.refusal == Some(Refusal::Starting) && !self.core.config.start_time_max.is_zero()
+        failure.refusal == Some(Refusal::Starting) && !self.whole.config.start_time_max.is_zero()
     }
 
     /// Whether a client's change was refused by a server that is not yet in the map.
@@ -424,18 +460,18 @@ impl Caller {
         failure.refusal == Some(Refusal::MapStale { epoch: MapEpoch(0) })
             && ask.map_epoch > MapEpoch(0)
             && ask.request.is_change()
-            && !self.core.config.server
+            && !self.whole.config.server
     }
 
     /// When a request's time is up that was begun then, as servers of the volume start.
     fn later_deadline(&self, began_ns: u64, deadline: Duration) -> Option<u64> {
         let seen_ns = Some(self.start_seen_ns()).filter(|seen_ns| *seen_ns > began_ns)?;
-        let last_ns = began_ns.saturating_add(nanos(self.core.config.start_time_max));
+        let last_ns = began_ns.saturating_add(nanos(self.whole.config.start_time_max));
         Some(seen_ns.saturating_add(nanos(deadline)).min(last_ns))
     }
 
     /// A number for a change; none for anything else.
-    async fn ticket(&self, ask: &Ask<'_>) -> Result<Option<Ticket<'_>>, Failure> {
+    async fn ticket(&self, core: &Core, ask: &Ask<'_>) -> Result<Option<Ticket<'_>>, Failure> {
         if !ask.request.is_change() {
             return Ok(None);
         }
@@ -443,9 +479,9 @@ impl Caller {
         if let Some(ticket) = self.sequences.try_take(ask.shard) {
             return Ok(Some(ticket));
         }
-        match self.core.io.timeout(ask.deadline, self.sequences.take(ask.shard)).await {
+        match core.io.timeout(ask.deadline, self.sequences.take(ask.shard)).await {
             Some(ticket) => Ok(Some(ticket)),
-            None => Err(self.give_up(ask, ask.to, &History::default())),
+            None => Err(self.give_up(core, ask, ask.to, &History::default())),
         }
     }
 
@@ -470,7 +506,7 @@ impl Caller {
             map_epoch: ask.map_epoch,
             namespace_epoch: ask.namespace_epoch,
             time: self.seen_time(),
-            order: Order(self.core.config.order.now()),
+            order: Order(self.whole.config.order.now()),
             job: self.job,
             deadline_ms: u32::try_from(remaining_ns / 1_000_000).unwrap_or(u32::MAX),
         };
@@ -489,9 +525,9 @@ impl Caller {
         (history.sent, history.conn, history.heard) = (history.sent + 1, conn, heard);
     }
 
-    fn give_up(&self, ask: &Ask<'_>, to: &Target, history: &History) -> Failure {
+    fn give_up(&self, core: &Core, ask: &Ask<'_>, to: &Target, history: &History) -> Failure {
         let seconds = ask.deadline.as_secs_f64();
-        let why = self.core.last_error(to.index);
+        let why = core.last_error(to.index);
         let why = if why.is_empty() { why } else { format!(": {why}") };
         let (code, what) = match (history.sent, ask.request.is_change()) {
             (0, _) => (Code::Unreachable, "could not be sent".to_string()),
@@ -528,7 +564,7 @@ fn was_not_done(ask: &Ask<'_>, to: &Target, since: Option<MapEpoch>, refusal: Fa
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        self.core.close();
+        self.close();
     }
 }
 

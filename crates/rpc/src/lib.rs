@@ -9,6 +9,7 @@
 mod caller;
 mod calls;
 mod handshake;
+pub mod lane;
 mod link;
 pub mod published;
 mod sequences;

@@ -32,15 +32,20 @@ const TELL_EVERY_NS: u64 = 1_000_000_000;
 /// How often silence and deadlines are looked after while calls are in flight.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the caller and the handlers of its connections share.
+/// One lane of a caller: what it and the handlers of its connections share.
 pub(crate) struct Core {
     pub(crate) io: Io,
-    pub(crate) config: CallerConfig,
+    pub(crate) whole: Arc<Whole>,
     pub(crate) calls: Calls,
+    links: Mutex<Links>,
+}
+
+/// What all lanes of a caller share.
+pub(crate) struct Whole {
+    pub(crate) config: CallerConfig,
     pub(crate) seen_time: AtomicU64,
     pub(crate) seen_elsewhere: OnceLock<Box<SeenElsewhere>>,
     pub(crate) reconnects: AtomicU64,
-    links: Mutex<Links>,
     pub(crate) on_end: OnceLock<Box<OnEnd>>,
     pub(crate) on_unreachable: OnceLock<Box<OnEnd>>,
     pub(crate) on_back: OnceLock<Box<OnEnd>>,
@@ -176,21 +181,17 @@ impl Channel {
     }
 }
 
-impl Core {
-    pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
-        let (calls, links) = (Calls::default(), Mutex::default());
+impl Whole {
+    pub(crate) fn new(config: CallerConfig) -> Arc<Whole> {
         let (on_end, on_far) = (OnceLock::new(), Mutex::default());
         let (on_unreachable, on_back, locate) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (seen_time, reconnects) = (AtomicU64::new(0), AtomicU64::new(0));
         let (seen_elsewhere, on_links_changed) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Core {
-            io,
+        Arc::new(Whole {
             config,
-            calls,
             seen_time,
             seen_elsewhere,
             reconnects,
-            links,
             on_end,
             on_unreachable,
             on_back,
@@ -216,6 +217,12 @@ impl Core {
     /// A connection stands from now on, or does not any more.
     fn links_changed(&self) {
         self.on_links_changed.get().inspect(|told| told());
+    }
+}
+
+impl Core {
+    pub(crate) fn new(io: Io, whole: Arc<Whole>) -> Arc<Core> {
+        Arc::new(Core { io, whole, calls: Calls::default(), links: Mutex::default() })
     }
 
     /// Enters a call; gives the connection to send it over, or else has one opened, which the
@@ -255,7 +262,7 @@ impl Core {
     /// A server took so long to take a connection, or to answer the greeting.
     fn connected_within(&self, time: Duration) {
         if time >= FAR_MIN
-            && let Some(tell) = self.on_far.lock().take()
+            && let Some(tell) = self.whole.on_far.lock().take()
         {
             tell();
         }
@@ -314,7 +321,7 @@ impl Core {
         link.state = State::Opening;
         link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         drop(links);
-        self.links_changed();
+        self.whole.links_changed();
         channel.conn.close();
         self.spawn_opener(index);
     }
@@ -327,13 +334,13 @@ impl Core {
         {
             channel.conn.close();
         }
-        self.links_changed();
+        self.whole.links_changed();
         self.calls.broken(Some(index), failure);
     }
 
     /// The process of a server has ended, in the life that `target` names: see [`crate::Caller::ended`].
     pub(crate) fn ended(&self, target: &Target, why: &str, sent_wait: bool) {
-        self.links_changed();
+        self.whole.links_changed();
         // No call to its next life is entered meanwhile.
         let mut links = self.links.lock();
         let Some(link) = links.by_server.get_mut(&target.index).filter(|link| link.target.life == target.life) else {
@@ -350,7 +357,7 @@ impl Core {
         links.closed = true;
         let all = std::mem::take(&mut links.by_server);
         drop(links);
-        self.links_changed();
+        self.whole.links_changed();
         for link in all.into_values() {
             if let State::Up(channel) = link.state {
                 channel.conn.close();
@@ -408,9 +415,9 @@ impl Core {
             link.down_since_ns = None;
             mem::take(&mut link.was_lost).then(|| link.target.clone())
         };
-        self.links_changed();
+        self.whole.links_changed();
         self.calls.connected(index, id, self.io.mono_ns());
-        if let (Some(target), Some(tell)) = (back, self.on_back.get()) {
+        if let (Some(target), Some(tell)) = (back, self.whole.on_back.get()) {
             tell(&target);
         }
         true
@@ -432,10 +439,10 @@ impl Core {
             (link.process.take_if(|process| process.has_ended()).map(|_| link.target.clone()), unreachable)
         };
         if let Some(target) = unreachable {
-            self.on_unreachable.get().inspect(|tell| tell(&target));
+            self.whole.on_unreachable.get().inspect(|tell| tell(&target));
         }
         if let Some(target) = ended {
-            self.on_end.get().inspect(|tell| tell(&target));
+            self.whole.on_end.get().inspect(|tell| tell(&target));
         }
     }
 
@@ -459,8 +466,8 @@ impl Core {
         link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         link.was_lost = true;
         drop(links);
-        self.links_changed();
-        self.reconnects.fetch_add(1, Ordering::Relaxed);
+        self.whole.links_changed();
+        self.whole.reconnects.fetch_add(1, Ordering::Relaxed);
         self.spawn_opener(index);
     }
 }

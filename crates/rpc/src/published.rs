@@ -61,7 +61,7 @@ pub enum Named {
 impl Caller {
     /// The published index of a server that shares memory with this process, if it stands.
     pub fn published(&self, to: &Target) -> Option<PublishedIndex> {
-        let channel = self.core().standing(to)?;
+        let channel = self.standing(to)?;
         channel.published().is_some().then_some(PublishedIndex { channel })
     }
 }

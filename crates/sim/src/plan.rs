@@ -108,6 +108,8 @@ pub struct Plan {
     pub servers_leave: bool,
     /// Whether servers join meanwhile.
     pub servers_join: bool,
+    /// How many lanes each client has, as the threads of an agent use them.
+    pub lanes: usize,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -155,6 +157,7 @@ impl Plan {
             slots_move: false,
             servers_leave: false,
             servers_join: false,
+            lanes: *SimRng::new(seed, "lanes").pick(&[1, 1, 2, 4]),
             switches: Switches::default(),
         }
     }

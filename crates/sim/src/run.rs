@@ -166,7 +166,9 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
     cluster.start().await?;
     let mut clients = Vec::new();
     for index in 0..plan.clients {
-        clients.push(cluster.connect(index).await?);
+        let client = cluster.connect(index).await?;
+        (1..plan.lanes).for_each(|lane| client.add_lane(lane, cluster.client_io(index)));
+        clients.push(client);
     }
     let first = &clients[0];
     let base = first.mkdir_all(&ROOT, SHARED_DIR, 0o755).await?.ino;

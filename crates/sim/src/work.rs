@@ -15,10 +15,12 @@ use crate::linear::Event;
 use crate::plan::{Mix, Plan};
 use crate::tree::{Id, Op, Ret};
 use aze_client::Client;
+use aze_client::lane::OnLane;
 use aze_io::Io;
 use aze_io::sim::SimRng;
 use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, Identity, Ino};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -92,6 +94,8 @@ pub struct Worker {
     pub rng: SimRng,
     /// Longest pause between two operations, in microseconds.
     pub think_us_max: u64,
+    /// Through which of its client's lanes it asks; the first one if the client has none of this number.
+    pub lane: usize,
 }
 
 /// Root, to whom rights do not apply.
@@ -278,6 +282,7 @@ impl Worker {
             client: client.1,
             board: board.clone(),
             think_us_max,
+            lane: cluster.sim.rng(&format!("lane of {label} of client {}", client.0)).below(4) as usize,
         }
     }
 
@@ -296,7 +301,7 @@ impl Worker {
         self.board.calls.fetch_add(1, Ordering::Relaxed);
         let what = what();
         let began_ns = self.io.mono_ns();
-        let result = call.await;
+        let result = OnLane::new(self.lane, pin!(call)).await;
         let now_ns = self.io.mono_ns();
         self.board.tell(|| {
             let end = match &result {

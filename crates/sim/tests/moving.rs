@@ -98,7 +98,7 @@ fn opens_left_behind_are_noticed() {
 
 #[test]
 fn a_slot_given_under_work_is_noticed() {
-    is_noticed(Sabotage::SkipDrain, &[21, 29, 41, 50]);
+    is_noticed(Sabotage::SkipDrain, &[9, 68, 70, 87]);
 }
 
 #[test]

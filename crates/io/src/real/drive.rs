@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -125,6 +125,8 @@ impl Wake for Parker {
 pub(super) struct Lead {
     reactor: Arc<Reactor>,
     state: Mutex<State>,
+    /// A thread inside `block_on` leads: a hint for who may choose another runtime.
+    is_busy: AtomicBool,
     /// Wakes the background thread.
     background: Condvar,
 }
@@ -153,7 +155,12 @@ impl Lead {
     /// The lead of a runtime; `taken` forever if it has workers.
     pub(super) fn new(reactor: Arc<Reactor>, taken: bool) -> Self {
         let state = State { taken, followers: Vec::new(), terms: 0, background_waits: false, caller_came: false };
-        Lead { reactor, state: Mutex::new(state), background: Condvar::new() }
+        Lead { reactor, state: Mutex::new(state), is_busy: AtomicBool::new(false), background: Condvar::new() }
+    }
+
+    /// See [`super::Runtime::is_busy`].
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy.load(SeqCst)
     }
 
     /// See [`super::Runtime::block_on`] and [`super::Runtime::block_on_patiently`]: `late` is called once if it
@@ -290,6 +297,7 @@ impl Seat<'_> {
         }
         state.taken = true;
         drop(state);
+        self.lead.is_busy.store(true, SeqCst);
         self.leads = Some(Driving::begin(&self.lead.reactor));
         true
     }
@@ -302,6 +310,9 @@ impl Seat<'_> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let led = self.leads.take().is_some();
+        if led {
+            self.lead.is_busy.store(false, SeqCst);
+        }
         let mut state = self.lead.state.lock();
         self.unlist(&mut state);
         if led {

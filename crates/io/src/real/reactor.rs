@@ -235,7 +235,8 @@ impl Reactor {
         }
     }
 
-    fn break_off(&self) {
+    /// A panic ends this runtime, or one that ends with it.
+    pub(super) fn break_off(&self) {
         let Some(defect) = &self.defect else { return };
         defect.is_found.store(true, SeqCst);
         // The thread that leads looks, and passes it on.

@@ -179,3 +179,18 @@ fn patience_ends_once_for_whoever_leads_and_whoever_follows() {
         assert_eq!(lates, [1, 1, 1]);
     });
 }
+
+/// A runtime is busy while a caller leads: not when nobody calls, nor for its background thread.
+#[test]
+fn a_runtime_is_busy_while_a_caller_waits() {
+    let runtime = Runtime::client();
+    assert!(!runtime.is_busy());
+    runtime.background().unwrap();
+    let (io, inside) = (runtime.io(), runtime.clone());
+    runtime.block_on(async {
+        io.sleep(Duration::from_millis(5)).await;
+        assert!(inside.is_busy());
+    });
+    assert!(!runtime.is_busy());
+    runtime.shutdown();
+}

@@ -99,8 +99,8 @@ impl LinkHandler {
             }
         };
         if let Some(core) = self.core.upgrade() {
-            core.config.order.witness(order.0);
-            core.observe_time(time);
+            core.whole.config.order.witness(order.0);
+            core.whole.observe_time(time);
             core.calls.answer(call, self.target.index, answer);
         }
         Ok(())

@@ -57,7 +57,7 @@ pub(super) enum Unopened {
 impl Core {
     /// Tries the addresses of a server in their order.
     async fn attempt(self: &Arc<Self>, target: &Target) -> Result<Channel, Unopened> {
-        let CallerConfig { host, transport, .. } = &self.config;
+        let CallerConfig { host, transport, .. } = &self.whole.config;
         // The target names its addresses, and most of them fail for the same reason.
         let mut errors: Vec<(String, Vec<String>)> = Vec::new();
         for addr in transport.candidates(&target.addresses, target.host == *host) {
@@ -89,7 +89,7 @@ impl Core {
         let again = |error: NetError| Unopened::Again(error.to_string());
         let late = || Unopened::Again(format!("no connection within {} s", HANDSHAKE_TIME_MAX.as_secs()));
         let began_ns = self.io.mono_ns();
-        let &CallerConfig { ref secret, ref volume, versions, session, server, ref job, .. } = &self.config;
+        let &CallerConfig { ref secret, ref volume, versions, session, server, ref job, .. } = &self.whole.config;
         let mut nonce = [0; 32];
         self.io.fill_random(&mut nonce);
         let (volume, job, more) = (volume.clone(), job.clone(), Blob::default());

@@ -5,6 +5,7 @@ use aze_io::sim::{Faults, Link, Sim};
 use aze_proto::fields::Scan;
 use aze_proto::{Code, Ino, Name, Order, Reply, Request};
 use aze_rpc::Target;
+use aze_rpc::lane::OnLane;
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
@@ -38,20 +39,23 @@ fn every_change_takes_effect_once() {
         let sim = Sim::new(seed, faults);
         let (service, _listener, to) = server(&sim, 20 * MS);
         let (one, two) = (caller(&sim.node("c1"), 1), caller(&sim.node("c2"), 2));
+        // Numbers of changes are the session's, whichever connection they go over.
+        (1..3).for_each(|lane| one.add_lane(lane, sim.node("c1")));
         let run = |session: u64, caller: Arc<aze_rpc::Caller>| {
             let to = &to;
             async move {
                 for round in 0..10 {
                     let batch = (0..20).map(|i| {
                         let caller = &caller;
-                        async move {
+                        let both = async move {
                             let name = format!("{session}.{round}.{i}");
                             assert_eq!(unlink(caller, to, i % 3, &name, 55).await.unwrap().reply, Reply::Done);
                             let found = lookup(caller, to, session * 1000 + u64::from(i), &[], 55).await.unwrap().reply;
                             assert!(
                                 matches!(found, Reply::Entry { ino, .. } if ino == Ino(session * 1000 + u64::from(i)))
                             );
-                        }
+                        };
+                        OnLane::new(i as usize / 3 % 3, Box::pin(both))
                     });
                     join_all(batch).await;
                 }
