@@ -219,7 +219,7 @@ impl Connected {
         self.lanes_max.store(processors.min(LANES_MAX), Ordering::Relaxed);
     }
 
-    /// The lane that this thread has used last if nobody waits there, else another one where nobody does; if there is none, its own.
+    /// The lane that this thread has used last if no thread waits there, else another one where none does; if there is none, its own.
     fn free_lane(&self) -> usize {
         let count = self.lanes_max.load(Ordering::Relaxed);
         if count <= 1 {
@@ -232,8 +232,11 @@ impl Connected {
         };
         let Some(lane) = [own].into_iter().chain(0..count).find(is_free) else { return own };
         match lane.checked_sub(1).map(|at| &self.lanes[at]) {
-            // Where the system has no room for one more, two wait together.
-            Some(place) if place.get().is_none() && self.begin_lane(lane, place).is_err() => own,
+            Some(place) if place.get().is_none() && self.begin_lane(lane, place).is_err() => {
+                // The system has no room for one more: from now on those that there are have to do.
+                self.lanes_max.store(lane, Ordering::Relaxed);
+                own
+            }
             _ => lane,
         }
     }
