@@ -3,9 +3,10 @@
 //! Operations are futures, so that they can be waited for ([`Connected::wait`]) or queued ([`crate::Queue`]).
 
 use crate::error::{Error, Result};
+use crate::lanes::Lanes;
 use crate::path::{self, Path, parse};
 use crate::queue::Ends;
-use aze_client::lane::{LANES_MAX, OnLane};
+use aze_client::lane::OnLane;
 use aze_client::{Client, NewFile, Space, mode_under};
 use aze_io::real::Runtime;
 use aze_io::sync::{Condvar, Mutex};
@@ -14,33 +15,23 @@ use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_reach::{Session, volume};
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::num::NonZero;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How long the end of a connection waits for what is under way, at each of two steps.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
-thread_local! {
-    /// The lane that this thread has used last.
-    static LANE: Cell<usize> = const { Cell::new(0) };
-}
-
 /// The connection of this process. Made by [`crate::Volume::connected`]; a forked process must not use its parent's.
 pub struct Connected {
     pub(crate) session: Arc<Session>,
     umask: AtomicU32,
     calls: Calls,
-    /// What moves the lanes behind the first one, as far as they were used.
-    lanes: [OnceLock<Arc<Runtime>>; LANES_MAX - 1],
-    /// How many lanes may be used.
-    lanes_max: AtomicUsize,
+    lanes: Lanes,
     is_ended: AtomicBool,
     queues: Mutex<Vec<Weak<dyn Ends>>>,
 }
@@ -104,8 +95,7 @@ impl Connected {
             session,
             umask: AtomicU32::new(umask_of_process()),
             calls: Calls::default(),
-            lanes: Default::default(),
-            lanes_max: AtomicUsize::new(1),
+            lanes: Lanes::new(),
             is_ended: AtomicBool::new(false),
             queues: Mutex::default(),
         });
@@ -188,7 +178,7 @@ impl Connected {
         }
         // Callers that still wait are told no, too, but not all at once: a runtime that was shut down fires no timer.
         if self.calls.have_ended_within(END_TIME_MAX) {
-            self.lanes.iter().filter_map(OnceLock::get).for_each(|lane| lane.shutdown());
+            self.lanes.shutdown();
             self.runtime().shutdown();
         }
         self.fail_queues(&Error::new(libc::EBADF, "the volume was closed"));
@@ -207,55 +197,15 @@ impl Connected {
     fn wait_for<T>(&self, operation: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
         let _call = self.calls.begin();
         self.check()?;
-        let lane = self.free_lane();
-        LANE.set(lane);
-        self.runtime_of(lane).block_on(OnLane::new(lane, operation))
+        let (lane, runtime) =
+            self.lanes.free(self.runtime(), |lane, runtime| self.client().add_lane(lane, runtime.io()));
+        runtime.block_on(OnLane::new(lane, operation))
     }
 
-    /// From now on threads that wait at the same time use connections of their own, up to [`LANES_MAX`] or as many as this process may
-    /// use processors. One that waits alone uses those from before.
+    /// From now on threads that wait at the same time use connections of their own ([`aze_client::lane`]), up to as many as this process
+    /// may use processors. One that waits alone uses those from before.
     pub fn use_lanes(&self) {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        self.lanes_max.store(processors.min(LANES_MAX), Ordering::Relaxed);
-    }
-
-    /// The lane that this thread has used last if no thread waits there, else another one where none does; if there is none, its own.
-    fn free_lane(&self) -> usize {
-        let count = self.lanes_max.load(Ordering::Relaxed);
-        if count <= 1 {
-            return 0;
-        }
-        let own = LANE.get();
-        let is_free = |lane: &usize| match lane.checked_sub(1).map(|at| self.lanes[at].get()) {
-            None => !self.runtime().is_busy(),
-            Some(runtime) => runtime.is_none_or(|runtime| !runtime.is_busy()),
-        };
-        let Some(lane) = [own].into_iter().chain(0..count).find(is_free) else { return own };
-        match lane.checked_sub(1).map(|at| &self.lanes[at]) {
-            Some(place) if place.get().is_none() && self.begin_lane(lane, place).is_err() => {
-                // The system has no room for one more: from now on those that there are have to do.
-                self.lanes_max.store(lane, Ordering::Relaxed);
-                own
-            }
-            _ => lane,
-        }
-    }
-
-    fn begin_lane(&self, lane: usize, place: &OnceLock<Arc<Runtime>>) -> io::Result<()> {
-        let runtime = self.runtime().one_more()?;
-        // Its connections are opened again without a caller, too.
-        runtime.background()?;
-        match place.set(runtime.clone()) {
-            Ok(()) => self.client().add_lane(lane, runtime.io()),
-            // Another thread was faster.
-            Err(_) => runtime.shutdown(),
-        }
-        Ok(())
-    }
-
-    fn runtime_of(&self, lane: usize) -> &Arc<Runtime> {
-        let begun = lane.checked_sub(1).and_then(|at| self.lanes[at].get());
-        begun.unwrap_or_else(|| self.runtime())
+        self.lanes.use_all();
     }
 
     /// As [`Connected::wait`], but for `limit` at most: gives `None` then, and the operation goes on when it is waited for

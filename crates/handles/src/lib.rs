@@ -15,6 +15,7 @@ mod dir;
 mod error;
 mod file;
 mod flags;
+mod lanes;
 mod lock;
 mod path;
 mod queue;

@@ -217,13 +217,13 @@ impl Caller {
         }
     }
 
-    /// The lane of who asks now.
+    /// The lane of the future that is polled now.
     pub(crate) fn core(&self) -> &Arc<Core> {
         let first = || self.lanes[0].get().expect("it is there from the beginning");
         self.lanes[lane::current()].get().unwrap_or_else(first)
     }
 
-    /// A connection to a server that stands: whose lane it is does not matter to who reads what the server lends.
+    /// A connection to a server that stands, of any lane: through each the same is read that the server lends.
     pub(crate) fn standing(&self, to: &Target) -> Option<Arc<Channel>> {
         self.all().find_map(|core| core.standing(to))
     }

@@ -180,7 +180,7 @@ fn patience_ends_once_for_whoever_leads_and_whoever_follows() {
     });
 }
 
-/// A runtime is busy while a caller leads: not when nobody calls, nor for its background thread.
+/// A runtime is busy while a caller leads: not without a caller, nor for its background thread.
 #[test]
 fn a_runtime_is_busy_while_a_caller_waits() {
     let runtime = Runtime::client();

@@ -39,7 +39,7 @@ fn every_change_takes_effect_once() {
         let sim = Sim::new(seed, faults);
         let (service, _listener, to) = server(&sim, 20 * MS);
         let (one, two) = (caller(&sim.node("c1"), 1), caller(&sim.node("c2"), 2));
-        // Numbers of changes are the session's, whichever connection they go over.
+        // Changes have the session's numbers on every connection.
         (1..3).for_each(|lane| one.add_lane(lane, sim.node("c1")));
         let run = |session: u64, caller: Arc<aze_rpc::Caller>| {
             let to = &to;
