@@ -17,7 +17,7 @@ pub mod writers;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use watchdog::Watchdog;
@@ -258,6 +258,20 @@ pub fn wait_for(what: &str, mut attempt: impl FnMut() -> Result<(), String>) {
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} until {what}: {why}");
         // Between two looks the processor belongs to those that are waited for.
         std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// Waits until a program ends, for `limit` at most; false if it goes on.
+pub fn ends_within(program: &mut Child, limit: Duration) -> bool {
+    let started = Instant::now();
+    loop {
+        if program.try_wait().expect("it is a child").is_some() {
+            return true;
+        }
+        match limit.checked_sub(started.elapsed()) {
+            Some(left) if !left.is_zero() => std::thread::park_timeout(left.min(Duration::from_millis(10))),
+            _ => return false,
+        }
     }
 }
 

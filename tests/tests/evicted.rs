@@ -1,7 +1,7 @@
 //! Volumes over a directory that has more bytes than they have room: what was read and not changed goes, and comes again when
 //! somebody wants it; what was changed stays until `aze stage out` has put it into the directory.
 
-use aze_tests::{Place, signal, wait_until};
+use aze_tests::{Place, ends_within, signal, wait_until};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -337,7 +337,7 @@ fn what_was_drained_survives_the_end_of_servers_at_any_moment() {
         if round % 4 == 1 {
             // In the middle of it, later each time.
             let mut stager = place.command(&["stage", "out", "--quiet"]).spawn().expect("aze");
-            std::thread::sleep(Duration::from_millis(20 << (round / 2)));
+            ends_within(&mut stager, Duration::from_millis(20 << (round / 2)));
             kill_and_restart(&place, &mount);
             // It has succeeded or not.
             stager.wait().expect("it ends");

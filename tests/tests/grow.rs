@@ -3,7 +3,7 @@
 use aze_tests::ledger::Ledger;
 use aze_tests::servers::{pids, runs, states};
 use aze_tests::writers::while_writing;
-use aze_tests::{Draw, Place, long, signal, wait_until};
+use aze_tests::{Draw, Place, ends_within, long, signal, wait_until};
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
@@ -250,7 +250,7 @@ fn a_command_that_is_killed_goes_on_the_next_time() {
     for round in 0..12 {
         let mut grow = place.command(&["grow", "--servers", "2"]);
         let mut grow = grow.stderr(Stdio::null()).spawn().expect("it starts");
-        std::thread::sleep(Duration::from_millis(20 * (round + 1)));
+        ends_within(&mut grow, Duration::from_millis(20 * (round + 1)));
         let _ = grow.kill();
         if grow.wait().expect("it ends").success() {
             break;
@@ -311,12 +311,11 @@ fn a_server_that_dies_before_it_has_a_slot_takes_nothing_along() {
         let mut grow = place.command(&["grow", "--servers", "1"]);
         let mut grow = grow.stderr(Stdio::null()).spawn().expect("it starts");
         let mut started = child_of(grow.id());
-        while started.is_none() && grow.try_wait().expect("it is a child").is_none() {
-            std::thread::sleep(Duration::from_millis(1));
+        while started.is_none() && !ends_within(&mut grow, Duration::from_millis(1)) {
             started = child_of(grow.id());
         }
         let new = started.expect("it has started a server");
-        std::thread::sleep(Duration::from_millis(15 * moment));
+        ends_within(&mut grow, Duration::from_millis(15 * moment));
         signal(new, libc::SIGKILL);
         let _ = grow.wait().expect("it ends");
         let mut again = place.aze(&["grow", "--servers", "1"]);

@@ -1,7 +1,7 @@
 //! A mount and its process: how it ends, and that no program ever waits for it in vain.
 
 use aze_tests::python::python;
-use aze_tests::{PATIENCE, Place, Ran, fuse_io, leave_out, signal, wait_until};
+use aze_tests::{PATIENCE, Place, Ran, ends_within, fuse_io, leave_out, signal, wait_until};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -143,9 +143,8 @@ fn a_mount_that_no_program_uses_is_unmounted_when_it_is_free() {
     assert_eq!(said, "sent\n");
     let refused = Command::new("umount").arg(&dir).output().expect("umount runs");
     assert!(!refused.status.success(), "it is in use");
-    let umount = place.command(&["umount", dir.to_str().expect("UTF-8")]).spawn().expect("it starts");
-    // It is let go of while the command waits, or before it asks.
-    std::thread::sleep(Duration::from_millis(200));
+    let mut umount = place.command(&["umount", dir.to_str().expect("UTF-8")]).spawn().expect("it starts");
+    assert!(!ends_within(&mut umount, Duration::from_millis(200)), "it waits for the holder");
     drop(holder.stdin.take());
     holder.wait().expect("it ends");
     let ran = umount.wait_with_output().expect("it ends");

@@ -3,7 +3,7 @@
 use aze_tests::ledger::Ledger;
 use aze_tests::servers::{pids, runs, states};
 use aze_tests::writers::while_writing;
-use aze_tests::{Draw, Place, long, make_tree, wait_until};
+use aze_tests::{Draw, Place, ends_within, long, make_tree, wait_until};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -133,7 +133,7 @@ fn a_command_that_is_killed_goes_on_the_next_time() {
     for round in 0..4 {
         let mut shrink = place.command(&["shrink", "--servers", "1,2"]);
         let mut shrink = shrink.stderr(Stdio::null()).spawn().expect("it starts");
-        std::thread::sleep(Duration::from_millis(20 * (round + 1)));
+        ends_within(&mut shrink, Duration::from_millis(20 * (round + 1)));
         let _ = shrink.kill();
         shrink.wait().expect("it ends");
         all_there(&format!("after kill {round}"));
