@@ -187,20 +187,20 @@ mod tests {
     const HOUR: D = D::from_secs(3600);
 
     /// Of a stage that judges the cores no more.
-    fn cores(are_full: bool) -> Cores {
-        let (cores, at) = (sys::CoresTime { count: 2, all: D::ZERO, busy: D::ZERO }, Instant::now() + HOUR);
+    fn cores(are_full: bool, count: u32) -> Cores {
+        let (cores, at) = (sys::CoresTime { count, all: D::ZERO, busy: D::ZERO }, Instant::now() + HOUR);
         let debt = Mutex::new(Debt { owed: D::ZERO, at: Instant::now() });
         let use_of_cores = Mutex::new(UseOfCores { at, cores, own: D::ZERO });
         Cores { use_of_cores, are_full: AtomicBool::new(are_full), debt }
     }
 
     /// How long a thread that has worked for 4 ms is held up.
-    fn rest_of(cores: &Cores, is_over: bool) -> D {
-        cores.turn(&|| is_over);
+    fn rest_of(cores: &Cores, is_over: &dyn Fn() -> bool) -> D {
+        cores.turn(is_over);
         let worked = sys::thread_time().expect("a clock");
         while sys::thread_time().expect("a clock") < worked + D::from_millis(4) {}
         let came = Instant::now();
-        cores.turn(&|| is_over);
+        cores.turn(is_over);
         came.elapsed()
     }
 
@@ -208,18 +208,24 @@ mod tests {
     fn a_thread_rests_until_what_it_has_worked_is_its_part_of_full_cores() {
         // The part of the time that it works does not count for the work done in it. On a busy machine it may take long to work so much, which
         // pays for it: one of many threads is not interrupted.
-        let mut rests = (0..100).map(|_| rest_of(&cores(true), false));
+        let mut rests = (0..100).map(|_| rest_of(&cores(true, 2), &|| false));
         assert!(rests.any(|rest| rest >= D::from_millis(4) * PART / 2 * 9 / 10));
     }
 
     #[test]
     fn what_was_worked_on_idle_cores_or_when_the_stage_is_to_end_is_no_reason_to_rest() {
-        let idle = cores(false);
-        rest_of(&idle, false);
+        let idle = cores(false, 2);
+        rest_of(&idle, &|| false);
         assert_eq!(idle.debt.lock().owed, D::ZERO);
-        let over = cores(true);
-        rest_of(&over, true);
-        assert!(over.debt.lock().owed > D::from_millis(3), "it did not wait for that");
+        // Without cores the part of the stage is none, however long this thread is interrupted for.
+        let over = cores(true, 0);
+        let asked = Cell::new(0);
+        rest_of(&over, &|| {
+            asked.set(asked.get() + 1);
+            true
+        });
+        assert!(over.debt.lock().owed >= D::from_millis(4), "the debt stays");
+        assert!((1..=2).contains(&asked.get()), "each of its two turns ended when it heard of the end");
     }
 
     #[test]
