@@ -10,8 +10,8 @@ const ROUND_TRIP: Duration = Duration::from_millis(50);
 /// Volumes of these many servers are looked at.
 const SERVERS: [&str; 2] = ["4", "16"];
 
-/// Runs of one command, of which each may be slowed down by what else the machine does.
-const RUNS_MAX: u32 = 8;
+/// Runs of one command, of which each may be slowed down by what else the machine does. Most take one or two.
+const RUNS_MAX: u32 = 40;
 
 /// A volume and a line to it.
 struct Far {

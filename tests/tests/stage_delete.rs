@@ -169,7 +169,8 @@ fn a_stage_with_removals_that_is_killed_goes_on() {
     let mount = place.mount();
     let (mut draw, mut killed, mut amid_copies, mut amid_removals) = (Draw::new(3, 18), 0, 0, 0);
     for (rounds, round) in (0..kills).map(|round| format!("r{round}")).enumerate() {
-        if killed >= kills {
+        // On a busy machine most kills come before or after the work.
+        if killed >= kills && amid_removals > 0 && amid_copies + amid_removals >= kills / 5 {
             break;
         }
         let below = backing.join(&round);
