@@ -446,6 +446,31 @@ impl Client {
         }
     }
 
+    /// As [`Client::lookup_within`], and opens the regular file that was found, for nothing but to keep it from going: another one while each is
+    /// replaced before it is open. Gives no file where the name means something else, or where that fails otherwise.
+    ///
+    /// # Errors
+    /// As [`Client::lookup`]; [`Code::Stale`] if the file is still being replaced when the client's patience is over.
+    pub async fn lookup_and_hold(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        age_max: Duration,
+    ) -> Result<(Aged, Option<Arc<File>>), Failure> {
+        let until = self.core.patience();
+        loop {
+            let aged = self.lookup_within(who, parent, name, age_max).await?;
+            if aged.attr.kind != FileKind::File {
+                return Ok((aged, None));
+            }
+            match self.open(who, aged.attr.ino, Access { read: false, write: false }).await {
+                Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
+                opened => return Ok((aged, opened.ok())),
+            }
+        }
+    }
+
     /// Makes a file of any kind, and opens a regular one if that is wanted. One request; a second
     /// one where a file of this name exists and is to be opened.
     ///

@@ -36,6 +36,9 @@ const FMODE_EXEC: i32 = 0x20;
 /// How often a file's attributes are asked for while other clients change it.
 const LENGTHENED_TRIES_MAX: usize = 100;
 
+/// How long a file is kept open for a thread that has looked it up again. It comes at once, if it comes.
+const HELD_TIME: Duration = Duration::from_secs(1);
+
 /// What the kernel is given where nothing may be kept.
 const NOTHING: Duration = Duration::ZERO;
 
@@ -64,7 +67,7 @@ pub struct Door {
     /// Locks that programs hold or wait for.
     pub locks: Locks,
     /// Who opens what has no name any more.
-    unnamed: Unnamed,
+    unnamed: Arc<Unnamed>,
     /// Directories that are no more.
     pub removed: Removed,
     /// The mount's device.
@@ -111,7 +114,7 @@ impl Door {
             kernel_cache,
             pages,
             locks: Locks::default(),
-            unnamed: Unnamed::default(),
+            unnamed: Arc::default(),
             removed: Removed::default(),
             device,
             client,
@@ -266,15 +269,25 @@ impl Door {
         self.unnamed.refused(request.pid, request.opcode);
     }
 
+    /// Whether the kernel looks a path up again for this thread. It is given nothing to keep then, so that it asks for attributes once more.
+    pub fn looks_again(&self, request: &Header) -> bool {
+        self.unnamed.looks_again(request.pid)
+    }
+
     /// Before a change of an inode that the program does not have open: a program that may have come by a name which
     /// the inode has lost gets `ESTALE` and looks the name up again.
     pub fn came_by_name(&self, request: &Header, target: u64) -> Result<(), Errno> {
         let ino = ino(target);
-        let is_elsewhere = self.recalls.has_moved(ino) && !self.client.is_open(ino);
+        let is_elsewhere = self.recalls.has_moved(ino) && !self.is_open(ino);
         if is_elsewhere && self.unnamed.refuses(request.pid, ino, Want::Else) {
             return Err(Errno(libc::ESTALE));
         }
         Ok(())
+    }
+
+    /// Whether a program has the file open. A file that is held for a thread which looks again is not open for that.
+    fn is_open(&self, ino: Ino) -> bool {
+        self.client.is_open(ino) && (!self.unnamed.is_held(ino) || self.files.any(|file| file.ino() == ino))
     }
 
     /// An open file.
@@ -291,8 +304,15 @@ impl Door {
         let who = self.callers.who(request);
         let found = self.serve("lookup in", parent, async {
             let name = translate::name(name)?;
-            // A directory's counts and times are gathered only when they are asked for.
-            self.client.lookup_within(&who, ino(parent), &name, self.cache_time).await
+            if !self.looks_again(request) {
+                // A directory's counts and times are gathered only when they are asked for.
+                return self.client.lookup_within(&who, ino(parent), &name, self.cache_time).await;
+            }
+            let (aged, file) = self.client.lookup_and_hold(&who, ino(parent), &name, self.cache_time).await?;
+            if let Some(file) = file {
+                self.hold(request.pid, aged.attr.ino, file);
+            }
+            Ok(aged)
         });
         let led = match found.as_ref().map(|aged| &aged.attr) {
             Ok(attr) if is_sent_back_to(attr) => {
@@ -303,6 +323,16 @@ impl Door {
         };
         self.unnamed.looked_up(request.pid, led);
         found.inspect(|aged| self.removed.tell(&aged.attr))
+    }
+
+    /// Keeps a file open to which a thread is about to come, for a while.
+    fn hold(&self, thread: u32, ino: Ino, file: Arc<File>) {
+        let number = self.unnamed.hold(thread, ino, file);
+        let (io, unnamed) = (self.io.clone(), self.unnamed.clone());
+        self.io.spawn(async move {
+            io.sleep(HELD_TIME).await;
+            unnamed.let_go(thread, number);
+        });
     }
 
     /// The attributes of an inode. The kernel asks for a directory's attributes before every change in it; for that an
@@ -318,7 +348,7 @@ impl Door {
         })?;
         self.removed.tell(&aged.attr);
         // A program that has the file open may have come by its descriptor, and would not look the name up again.
-        if !self.client.is_open(aged.attr.ino) && self.is_sent_back(request, &aged.attr, Want::Attributes) {
+        if !self.is_open(aged.attr.ino) && self.is_sent_back(request, &aged.attr, Want::Attributes) {
             return Err(Errno(libc::ESTALE));
         }
         Ok(aged)

@@ -129,7 +129,8 @@ fn named<T: Into<Aged>>(door: &Door, header: &Header, out: &mut Out, found: Resu
     let aged = found?.into();
     tell(out, &aged.attr);
     let validity = door.validity(header, &aged);
-    translate::put_entry(out, &aged.attr, validity);
+    let is_for_now = door.looks_again(header);
+    translate::put_entry(out, &aged.attr, if is_for_now { Duration::ZERO } else { validity });
     Ok(Done::Now)
 }
 

@@ -30,6 +30,11 @@ impl<T> Handles<T> {
         self.open.read().get(&number).cloned()
     }
 
+    /// Whether one of the open things is as `is_it` says.
+    pub fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
+        self.open.read().values().any(|thing| is_it(thing))
+    }
+
     /// Forgets a number.
     pub fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.open.write().remove(&number)
@@ -45,6 +50,7 @@ mod tests {
         let handles = Handles::default();
         let (first, second) = (handles.insert(Arc::new("a")), handles.insert(Arc::new("b")));
         assert_eq!((handles.get(first).as_deref(), handles.get(second).as_deref()), (Some(&"a"), Some(&"b")));
+        assert!(handles.any(|thing| *thing == "b") && !handles.any(|thing| *thing == "c"));
         for number in [second, first] {
             assert!(handles.remove(number).is_some());
             assert!(handles.get(number).is_none() && handles.remove(number).is_none());

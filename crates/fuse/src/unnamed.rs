@@ -8,12 +8,16 @@
 //!
 //! The kernel looks again once for each call of a program. So a thread that was refused is let in to the file that it finds
 //! then, with the same request, also if that file loses another name at the same moment, as the source of a rename does.
+//! Between that lookup and the request another client may replace the file once more. So the mount has the file that such a thread
+//! finds open until the thread has come: what is open stays.
 
 use crate::abi::op;
+use aze_client::File;
 use aze_io::sync::Mutex;
 use aze_proto::ids::Ino;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 /// Threads that are remembered. They come back at once.
 const THREADS_MAX: usize = 4096;
@@ -67,9 +71,8 @@ impl May {
     }
 }
 
-/// Who may come to what.
-#[derive(Default)]
-pub struct Unnamed {
+/// Who may come to what. `F` is an open file.
+pub struct Unnamed<F = Arc<File>> {
     known: AtomicUsize,
     threads: Mutex<BTreeMap<u32, May>>,
     /// Threads whose other requests were refused, and that come back with them. To make a link the kernel looks up the
@@ -77,15 +80,52 @@ pub struct Unnamed {
     back: Mutex<BTreeMap<u32, Ino>>,
     /// Threads that the kernel has look again.
     looking: AtomicUsize,
-    again: Mutex<BTreeMap<u32, Again>>,
+    again: Mutex<BTreeMap<u32, Again<F>>>,
+    /// How many files were held.
+    helds: AtomicU64,
 }
 
-/// A thread whose request was refused: the kernel looks again, and comes with the same one.
-#[derive(Clone, Copy)]
-struct Again {
+impl<F> Default for Unnamed<F> {
+    fn default() -> Unnamed<F> {
+        Unnamed {
+            known: AtomicUsize::default(),
+            threads: Mutex::default(),
+            back: Mutex::default(),
+            looking: AtomicUsize::default(),
+            again: Mutex::default(),
+            helds: AtomicU64::default(),
+        }
+    }
+}
+
+/// A thread whose request was refused: the kernel looks again, and comes with the same one; or with any, if it has asked for attributes to check
+/// a right.
+struct Again<F> {
     opcode: u32,
     /// The file that it has found. To make a link the kernel looks the new name up after it, and finds none.
     found: Option<May>,
+    /// The file that it has found, open.
+    held: Option<Held<F>>,
+}
+
+impl<F> Again<F> {
+    /// Whether this is the request that it looks a path up for.
+    fn comes_with(&self, opcode: u32) -> bool {
+        self.opcode == opcode || self.opcode == op::GETATTR
+    }
+
+    /// Whether it has asked for the attributes of what it has found: if it only wanted to know these, its next request is another matter.
+    fn has_asked(&self) -> bool {
+        self.opcode == op::GETATTR && self.found.is_some_and(|found| !found.ask)
+    }
+}
+
+struct Held<F> {
+    number: u64,
+    ino: Ino,
+    /// Closed when it is dropped.
+    #[expect(dead_code)]
+    file: F,
 }
 
 /// Whether the kernel sends such requests before the one that it looks a path up for.
@@ -93,7 +133,7 @@ fn is_in_between(opcode: u32) -> bool {
     matches!(opcode, op::LOOKUP | op::GETATTR | op::READLINK)
 }
 
-impl Unnamed {
+impl<F> Unnamed<F> {
     /// Whether a thread is to be refused.
     pub fn refuses(&self, thread: u32, ino: Ino, want: Want) -> bool {
         let has_found = self.has_found(thread, ino, want);
@@ -127,39 +167,77 @@ impl Unnamed {
 
     /// A thread's request begins: one that looks again comes with the request that was refused, after lookups.
     pub fn begins(&self, thread: u32, opcode: u32) {
-        if is_in_between(opcode) || self.looking.load(SeqCst) == 0 {
-            return;
-        }
-        let mut again = self.again.lock();
-        if again.get(&thread).is_some_and(|again| again.opcode != opcode) {
-            self.looks_no_more(&mut again, thread);
+        if self.looking.load(SeqCst) > 0 {
+            let is_over = |again: &Again<F>| match is_in_between(opcode) {
+                true => again.has_asked(),
+                false => !again.comes_with(opcode),
+            };
+            drop(self.looks_no_more(thread, is_over));
         }
     }
 
     /// A thread's request ends otherwise than by [`Self::refused`].
     pub fn ends(&self, thread: u32, opcode: u32) {
         if !is_in_between(opcode) && self.looking.load(SeqCst) > 0 {
-            self.looks_no_more(&mut self.again.lock(), thread);
+            drop(self.looks_no_more(thread, |_| true));
         }
     }
 
-    /// A thread's request was answered with ESTALE, by the mount or by a server. A lookup of the kernel is enough for who asks for attributes.
+    /// A thread's request was answered with ESTALE, by the mount or by a server.
     pub fn refused(&self, thread: u32, opcode: u32) {
+        // The kernel looks again once.
+        let is_second = |again: &Again<F>| again.found.is_some() && again.comes_with(opcode);
+        let is_lookup = matches!(opcode, op::LOOKUP | op::READLINK);
+        if is_lookup || self.looks_no_more(thread, is_second).is_some() {
+            return;
+        }
         let mut again = self.again.lock();
-        if is_in_between(opcode) || again.remove(&thread).is_some() {
-            // The kernel looks again once.
-            return self.looking.store(again.len(), SeqCst);
+        if opcode == op::GETATTR && again.contains_key(&thread) {
+            // In passing.
+            return;
         }
-        if again.len() >= THREADS_MAX {
-            again.pop_first();
-        }
-        again.insert(thread, Again { opcode, found: None });
+        let first = if again.len() >= THREADS_MAX { again.pop_first() } else { None };
+        let before = again.insert(thread, Again { opcode, found: None, held: None });
         self.looking.store(again.len(), SeqCst);
+        drop(again);
+        // Closing a file may take other locks.
+        drop((first, before));
     }
 
-    fn looks_no_more(&self, again: &mut BTreeMap<u32, Again>, thread: u32) {
-        again.remove(&thread);
+    /// Forgets that a thread looks again, if that is so and `ends` says so; gives what was known of it.
+    fn looks_no_more(&self, thread: u32, ends: impl Fn(&Again<F>) -> bool) -> Option<Again<F>> {
+        let mut again = self.again.lock();
+        let known = if again.get(&thread).is_some_and(ends) { again.remove(&thread) } else { None };
         self.looking.store(again.len(), SeqCst);
+        known
+    }
+
+    /// Whether a thread looks again.
+    pub fn looks_again(&self, thread: u32) -> bool {
+        self.looking.load(SeqCst) > 0 && self.again.lock().contains_key(&thread)
+    }
+
+    /// Keeps the file open that a thread has found which looks again, until it has come. Gives it a number.
+    pub fn hold(&self, thread: u32, ino: Ino, file: F) -> u64 {
+        let number = self.helds.fetch_add(1, SeqCst);
+        let mut held = Some(Held { number, ino, file });
+        if let Some(again) = self.again.lock().get_mut(&thread) {
+            std::mem::swap(&mut again.held, &mut held);
+        }
+        drop(held);
+        number
+    }
+
+    /// Lets go of the file of this number, if it is still held: its thread does not come.
+    pub fn let_go(&self, thread: u32, number: u64) {
+        let is_it = |again: &Again<F>| again.held.as_ref().is_some_and(|held| held.number == number);
+        drop(self.looks_no_more(thread, is_it));
+    }
+
+    /// Whether this file is held for a thread.
+    pub fn is_held(&self, ino: Ino) -> bool {
+        let is_it = |again: &Again<F>| again.held.as_ref().is_some_and(|held| held.ino == ino);
+        self.looking.load(SeqCst) > 0 && self.again.lock().values().any(is_it)
     }
 
     /// Whether a thread that looks again has found this file.
@@ -175,12 +253,15 @@ impl Unnamed {
     /// A thread has looked a name up.
     pub fn looked_up(&self, thread: u32, found: Found) {
         if self.looking.load(SeqCst) > 0 {
-            let mut again = self.again.lock();
-            match (found, again.get_mut(&thread)) {
-                (Found::File { ino, .. }, Some(again)) => again.found = Some(May::all(ino)),
+            match found {
+                Found::File { ino, .. } => {
+                    if let Some(again) = self.again.lock().get_mut(&thread) {
+                        again.found = Some(May::all(ino));
+                    }
+                }
                 // That is what the program is told.
-                (Found::Nothing, Some(Again { found: None, .. })) => self.looks_no_more(&mut again, thread),
-                (Found::Nothing | Found::Directory, Some(_)) | (_, None) => {}
+                Found::Nothing => drop(self.looks_no_more(thread, |again| again.found.is_none())),
+                Found::Directory => {}
             }
         }
         let moved = match found {
@@ -215,7 +296,7 @@ mod tests {
 
     #[test]
     fn who_comes_back_or_has_looked_is_let_in_once() {
-        let unnamed = Unnamed::default();
+        let unnamed = Unnamed::<u32>::default();
         assert!(unnamed.refuses(1, INO, Want::Open), "by the old name, perhaps");
         assert!(unnamed.refuses(2, INO, Want::Open), "another thread");
         assert!(!unnamed.refuses(1, INO, Want::Open), "it came without one");
@@ -234,8 +315,8 @@ mod tests {
     /// It was sent away from another file. What it finds loses another name as it is found, or just after.
     const FOUND: Ino = Ino(6);
 
-    fn looked_again(opcode: u32, has_moved: bool) -> Unnamed {
-        let unnamed = Unnamed::default();
+    fn looked_again(opcode: u32, has_moved: bool) -> Unnamed<u32> {
+        let unnamed = Unnamed::<u32>::default();
         unnamed.refused(1, opcode);
         unnamed.looked_up(1, Found::Directory);
         unnamed.looked_up(1, Found::File { ino: FOUND, has_moved });
@@ -270,12 +351,12 @@ mod tests {
         another.begins(1, op::SETATTR);
         assert!(another.refuses(1, FOUND, Want::Else), "another request");
         assert!(another.refuses(1, FOUND, Want::Open), "that was the end of it");
-        let nothing = Unnamed::default();
+        let nothing = Unnamed::<u32>::default();
         nothing.refused(1, op::OPEN);
         nothing.looked_up(1, Found::Nothing);
         nothing.looked_up(1, Found::File { ino: FOUND, has_moved: false });
         assert!(nothing.refuses(1, FOUND, Want::Open), "the program was told that there is nothing");
-        let asks = looked_again(op::GETATTR, false);
+        let asks = looked_again(op::LOOKUP, false);
         assert!(asks.refuses(1, FOUND, Want::Attributes), "a lookup was enough for it");
         let twice = looked_again(op::OPEN, false);
         twice.refused(1, op::OPEN);
@@ -283,13 +364,94 @@ mod tests {
         assert!(twice.refuses(1, FOUND, Want::Open), "the kernel looks again once");
     }
 
+    /// To check a right the kernel asks for attributes before anything else, and after each lookup.
+    #[test]
+    fn who_was_refused_when_it_asked_may_ask_once_and_then_do_something() {
+        for (opcode, want) in [(op::OPEN, Want::Open), (op::SETATTR, Want::Else)] {
+            let unnamed = looked_again(op::GETATTR, true);
+            unnamed.begins(1, op::GETATTR);
+            assert!(!unnamed.refuses(1, FOUND, Want::Attributes));
+            unnamed.ends(1, op::GETATTR);
+            unnamed.begins(1, opcode);
+            assert!(!unnamed.refuses(1, FOUND, want), "{want:?}");
+        }
+        let asked = looked_again(op::GETATTR, false);
+        assert!(!asked.refuses(1, FOUND, Want::Attributes));
+        asked.begins(1, op::GETATTR);
+        assert!(asked.refuses(1, FOUND, Want::Attributes), "by the old name, perhaps");
+        let twice = looked_again(op::GETATTR, false);
+        twice.refused(1, op::GETATTR);
+        assert!(!twice.looks_again(1), "the kernel looks again once");
+        let before = Unnamed::<u32>::default();
+        before.refused(1, op::GETATTR);
+        before.begins(1, op::LINK);
+        before.refused(1, op::LINK);
+        before.looked_up(1, Found::File { ino: FOUND, has_moved: false });
+        before.looked_up(1, Found::Nothing);
+        before.begins(1, op::LINK);
+        assert!(!before.refuses(1, FOUND, Want::Else), "the kernel did not care for the attributes");
+        let passing = looked_again(op::LINK, false);
+        passing.refused(1, op::GETATTR);
+        assert!(passing.looks_again(1), "that was in passing");
+    }
+
+    #[test]
+    fn what_a_thread_finds_that_looks_again_is_open_until_it_has_come() {
+        let file = Arc::new(7);
+        let is_held = || Arc::strong_count(&file) > 1;
+        let held = |opcode| {
+            let unnamed = Unnamed::<Arc<u32>>::default();
+            assert!(!unnamed.looks_again(1), "it was not refused");
+            unnamed.refused(1, opcode);
+            assert!(unnamed.looks_again(1) && !unnamed.looks_again(2));
+            unnamed.looked_up(1, Found::Directory);
+            unnamed.hold(1, FOUND, file.clone());
+            unnamed.looked_up(1, Found::File { ino: FOUND, has_moved: false });
+            assert!(is_held() && unnamed.is_held(FOUND) && !unnamed.is_held(INO));
+            unnamed
+        };
+        for refused in [op::OPEN, op::GETATTR] {
+            let unnamed = held(refused);
+            unnamed.begins(1, op::GETATTR);
+            assert!(!unnamed.refuses(1, FOUND, Want::Attributes));
+            unnamed.ends(1, op::GETATTR);
+            unnamed.begins(1, op::OPEN);
+            assert!(is_held(), "while it is opened");
+            unnamed.ends(1, op::OPEN);
+            assert!(!is_held() && !unnamed.is_held(FOUND), "it is open");
+        }
+        let unnamed = held(op::OPEN);
+        unnamed.begins(1, op::SETATTR);
+        assert!(!is_held(), "another request");
+        let unnamed = held(op::GETATTR);
+        unnamed.begins(1, op::GETATTR);
+        assert!(!unnamed.refuses(1, FOUND, Want::Attributes));
+        unnamed.begins(1, op::LOOKUP);
+        assert!(!is_held() && !unnamed.looks_again(1), "it wanted to know the attributes, and does");
+        let unnamed = held(op::OPEN);
+        unnamed.refused(1, op::OPEN);
+        assert!(!is_held() && !unnamed.looks_again(1), "the kernel looks again once");
+        let unnamed = held(op::OPEN);
+        unnamed.hold(1, INO, Arc::new(8));
+        assert!(!is_held(), "the kernel has looked the name up twice");
+        unnamed.hold(2, FOUND, file.clone());
+        assert!(!is_held(), "a thread that does not look again");
+        let late = unnamed.hold(1, INO, Arc::new(8));
+        let number = unnamed.hold(1, FOUND, file.clone());
+        unnamed.let_go(1, late);
+        assert!(is_held(), "another one is held by now");
+        unnamed.let_go(1, number);
+        assert!(!is_held() && !unnamed.looks_again(1), "its thread does not come");
+    }
+
     #[test]
     fn what_is_remembered_is_bounded() {
-        let unnamed = Unnamed::default();
+        let unnamed = Unnamed::<u32>::default();
         for thread in 0..2 * THREADS_MAX as u32 {
             unnamed.refuses(thread, INO, Want::Open);
             unnamed.refuses(thread, INO, Want::Else);
             unnamed.refused(thread, op::OPEN);
+            unnamed.hold(thread, INO, thread);
         }
         let lens = [unnamed.threads.lock().len(), unnamed.back.lock().len(), unnamed.again.lock().len()];
         assert!(lens.iter().all(|len| (1..=THREADS_MAX).contains(len)), "{lens:?}");
