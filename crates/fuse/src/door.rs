@@ -36,8 +36,9 @@ const FMODE_EXEC: i32 = 0x20;
 /// How often a file's attributes are asked for while other clients change it.
 const LENGTHENED_TRIES_MAX: usize = 100;
 
-/// How long a file is kept open for a thread that has looked it up again. It comes at once, if it comes.
-const HELD_TIME: Duration = Duration::from_secs(1);
+/// How long a thread may take to look a path up again and to come with its request, for which what it finds is kept open. It does so at once,
+/// unless it has ended or wanted nothing more.
+const LOOKING_TIME: Duration = Duration::from_secs(1);
 
 /// What the kernel is given where nothing may be kept.
 const NOTHING: Duration = Duration::ZERO;
@@ -266,7 +267,13 @@ impl Door {
 
     /// A request is answered with `ESTALE`: the kernel looks the path up again, once.
     pub fn was_sent_back(&self, request: &Header) {
-        self.unnamed.refused(request.pid, request.opcode);
+        let thread = request.pid;
+        let Some(number) = self.unnamed.refused(thread, request.opcode) else { return };
+        let (io, unnamed) = (self.io.clone(), self.unnamed.clone());
+        self.io.spawn(async move {
+            io.sleep(LOOKING_TIME).await;
+            unnamed.is_over(thread, number);
+        });
     }
 
     /// Whether the kernel looks a path up again for this thread. It is given nothing to keep then, so that it asks for attributes once more.
@@ -310,7 +317,7 @@ impl Door {
             }
             let (aged, file) = self.client.lookup_and_hold(&who, ino(parent), &name, self.cache_time).await?;
             if let Some(file) = file {
-                self.hold(request.pid, aged.attr.ino, file);
+                self.unnamed.hold(request.pid, aged.attr.ino, file);
             }
             Ok(aged)
         });
@@ -323,16 +330,6 @@ impl Door {
         };
         self.unnamed.looked_up(request.pid, led);
         found.inspect(|aged| self.removed.tell(&aged.attr))
-    }
-
-    /// Keeps a file open to which a thread is about to come, for a while.
-    fn hold(&self, thread: u32, ino: Ino, file: Arc<File>) {
-        let number = self.unnamed.hold(thread, ino, file);
-        let (io, unnamed) = (self.io.clone(), self.unnamed.clone());
-        self.io.spawn(async move {
-            io.sleep(HELD_TIME).await;
-            unnamed.let_go(thread, number);
-        });
     }
 
     /// The attributes of an inode. The kernel asks for a directory's attributes before every change in it; for that an

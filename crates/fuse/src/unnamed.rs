@@ -81,8 +81,8 @@ pub struct Unnamed<F = Arc<File>> {
     /// Threads that the kernel has look again.
     looking: AtomicUsize,
     again: Mutex<BTreeMap<u32, Again<F>>>,
-    /// How many files were held.
-    helds: AtomicU64,
+    /// How often a thread was refused that looks again.
+    refusals: AtomicU64,
 }
 
 impl<F> Default for Unnamed<F> {
@@ -93,7 +93,7 @@ impl<F> Default for Unnamed<F> {
             back: Mutex::default(),
             looking: AtomicUsize::default(),
             again: Mutex::default(),
-            helds: AtomicU64::default(),
+            refusals: AtomicU64::default(),
         }
     }
 }
@@ -101,6 +101,7 @@ impl<F> Default for Unnamed<F> {
 /// A thread whose request was refused: the kernel looks again, and comes with the same one; or with any, if it has asked for attributes to check
 /// a right.
 struct Again<F> {
+    number: u64,
     opcode: u32,
     /// The file that it has found. To make a link the kernel looks the new name up after it, and finds none.
     found: Option<May>,
@@ -121,7 +122,6 @@ impl<F> Again<F> {
 }
 
 struct Held<F> {
-    number: u64,
     ino: Ino,
     /// Closed when it is dropped.
     #[expect(dead_code)]
@@ -183,25 +183,33 @@ impl<F> Unnamed<F> {
         }
     }
 
-    /// A thread's request was answered with ESTALE, by the mount or by a server.
-    pub fn refused(&self, thread: u32, opcode: u32) {
+    /// A thread's request was answered with ESTALE, by the mount or by a server. Gives the number of this refusal if the thread looks again
+    /// from now on.
+    pub fn refused(&self, thread: u32, opcode: u32) -> Option<u64> {
         // The kernel looks again once.
         let is_second = |again: &Again<F>| again.found.is_some() && again.comes_with(opcode);
         let is_lookup = matches!(opcode, op::LOOKUP | op::READLINK);
         if is_lookup || self.looks_no_more(thread, is_second).is_some() {
-            return;
+            return None;
         }
         let mut again = self.again.lock();
         if opcode == op::GETATTR && again.contains_key(&thread) {
             // In passing.
-            return;
+            return None;
         }
+        let number = self.refusals.fetch_add(1, SeqCst);
         let first = if again.len() >= THREADS_MAX { again.pop_first() } else { None };
-        let before = again.insert(thread, Again { opcode, found: None, held: None });
+        let before = again.insert(thread, Again { number, opcode, found: None, held: None });
         self.looking.store(again.len(), SeqCst);
         drop(again);
         // Closing a file may take other locks.
         drop((first, before));
+        Some(number)
+    }
+
+    /// A thread has had time to look again since this refusal: if it does not come, that is forgotten.
+    pub fn is_over(&self, thread: u32, number: u64) {
+        drop(self.looks_no_more(thread, |again| again.number == number));
     }
 
     /// Forgets that a thread looks again, if that is so and `ends` says so; gives what was known of it.
@@ -217,21 +225,13 @@ impl<F> Unnamed<F> {
         self.looking.load(SeqCst) > 0 && self.again.lock().contains_key(&thread)
     }
 
-    /// Keeps the file open that a thread has found which looks again, until it has come. Gives it a number.
-    pub fn hold(&self, thread: u32, ino: Ino, file: F) -> u64 {
-        let number = self.helds.fetch_add(1, SeqCst);
-        let mut held = Some(Held { number, ino, file });
+    /// Keeps the file open that a thread has found which looks again, until it has come.
+    pub fn hold(&self, thread: u32, ino: Ino, file: F) {
+        let mut held = Some(Held { ino, file });
         if let Some(again) = self.again.lock().get_mut(&thread) {
             std::mem::swap(&mut again.held, &mut held);
         }
         drop(held);
-        number
-    }
-
-    /// Lets go of the file of this number, if it is still held: its thread does not come.
-    pub fn let_go(&self, thread: u32, number: u64) {
-        let is_it = |again: &Again<F>| again.held.as_ref().is_some_and(|held| held.number == number);
-        drop(self.looks_no_more(thread, is_it));
     }
 
     /// Whether this file is held for a thread.
@@ -436,12 +436,17 @@ mod tests {
         assert!(!is_held(), "the kernel has looked the name up twice");
         unnamed.hold(2, FOUND, file.clone());
         assert!(!is_held(), "a thread that does not look again");
-        let late = unnamed.hold(1, INO, Arc::new(8));
-        let number = unnamed.hold(1, FOUND, file.clone());
-        unnamed.let_go(1, late);
-        assert!(is_held(), "another one is held by now");
-        unnamed.let_go(1, number);
+        let unnamed = held(op::OPEN);
+        unnamed.ends(1, op::OPEN);
+        let late = unnamed.refused(1, op::GETATTR).expect("a number");
+        unnamed.ends(1, op::OPEN);
+        let number = unnamed.refused(1, op::OPEN).expect("another one");
+        unnamed.hold(1, FOUND, file.clone());
+        unnamed.is_over(1, late);
+        assert!(is_held(), "it was refused once more since");
+        unnamed.is_over(1, number);
         assert!(!is_held() && !unnamed.looks_again(1), "its thread does not come");
+        assert_eq!(unnamed.looking.load(SeqCst), 0);
     }
 
     #[test]
