@@ -239,7 +239,8 @@ impl Cluster {
     /// # Errors
     /// `Busy` if it is being started already; what [`aze_server::start`] says.
     pub async fn add_server(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
-        // A second start would fail, and the first one be taken for that of an earlier process: nobody would look at what is on the server.
+        // A second start would fail, and the first one be taken for that of an earlier process: no check would read the
+        // server.
         if !self.joining.lock().insert(index) {
             return Err(Failure::new(aze_proto::Code::Busy, format!("server {index} is being started")));
         }
@@ -348,7 +349,7 @@ impl Cluster {
         try_join_all(members.iter().map(|index| self.start_server(*index))).await.map(drop)
     }
 
-    /// The servers of which the volume consists, as the disk of the first one says.
+    /// The volume's servers, as the disk of the first one says.
     ///
     /// # Errors
     /// What the disk says; none says of its server that it is the first one.
@@ -377,7 +378,7 @@ impl Cluster {
         }
     }
 
-    /// What the disk of a server says of which servers the volume consists.
+    /// The volume's servers, as far as the disk of this server names them.
     async fn parts_at(&self, index: u16) -> Result<Option<aze_server::Parts>, Failure> {
         let io = self.sim.node(&server_node(index));
         let dirs: Vec<String> = storage_dirs(self.layout.storage_dirs, 0).into_iter().map(|dir| dir.path).collect();

@@ -286,7 +286,7 @@ async fn durable_trouble(cluster: &Arc<Cluster>, place: &Place, rng: &mut SimRng
                 cluster.kill_all(0, power_cut);
                 cluster.sim.sleep(Duration::from_millis(5)).await;
                 if power_cut {
-                    // What was not synced may be lost: looking tells.
+                    // The power cut may have lost unsynced changes: looking tells.
                     place.at.lock().values_mut().for_each(|at| *at = None);
                 }
                 dead.clear();

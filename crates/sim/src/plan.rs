@@ -168,7 +168,7 @@ impl Plan {
         Plan { servers: plan.servers.max(2), slots_move: true, ..plan }
     }
 
-    /// The plan of a seed, with several servers, of which some leave. In one run of four slots move besides.
+    /// The plan of a seed, with several servers; some of them leave. In one run of four slots move besides.
     pub fn with_leaving(seed: u64) -> Plan {
         let (plan, mut rng) = (Plan::of(seed), SimRng::new(seed, "leaving"));
         Plan { servers: plan.servers.max(3), servers_leave: true, slots_move: rng.chance(250_000), ..plan }

@@ -19,7 +19,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 /// How long a message of a dead process may be on its way.
 const LATE_WORD_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// After the last question to the keeper: until it has done what it was asked, whether its answer arrives or not.
+/// After the last question to the keeper: until it has done the request, whether its answer arrives or not.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Longer than any run.
@@ -66,8 +66,8 @@ pub async fn drive(cluster: Arc<Cluster>, board: Arc<Board>, servers_leave: bool
     moved
 }
 
-/// Has servers join, in one turn or two, each of which may be broken off and begun again; gives how many have got their share of the
-/// slots. Some die before they have any, unless slots move by themselves.
+/// Has servers join, in one turn or two, and may break a turn off and begin it again; gives how many have got their
+/// share of the slots. Some die before they have any, unless slots move by themselves.
 pub async fn grow(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>, slots_move: bool) -> u64 {
     let mut rng = cluster.sim.rng("joining");
     let mut joined = 0;
@@ -114,8 +114,8 @@ async fn join(cluster: &Arc<Cluster>, board: &Arc<Board>, dies: Option<Duration>
     }
 }
 
-/// After the death of a server that joins: as if somebody on its node told the keeper, which may hear of the server after its death
-/// only.
+/// After the death of a server that joins: as if a process on its node told the keeper, which may hear of the server
+/// only after its death.
 async fn forget_dead(cluster: &Arc<Cluster>, index: u16) {
     let until_ns = cluster.sim.now_ns() + LATE_WORD_TIME_MAX.as_nanos() as u64;
     while cluster.sim.now_ns() < until_ns {
@@ -168,7 +168,7 @@ fn has_dead_giver(cluster: &Cluster) -> bool {
     cluster.newest_map().is_some_and(|map| map.slots.iter().any(|(_, slot)| !runs(slot.primary)))
 }
 
-/// Has some servers leave, in several turns, each of which may be broken off and begun again; gives how many have left. The
+/// Has some servers leave, in several turns, and may break a turn off and begin it again; gives how many have left. The
 /// process of one that has left is killed at once, or when it ends by itself.
 pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>) -> u64 {
     let (mut rng, mut signals) = (cluster.sim.rng("leaving"), cluster.sim.rng("leaving by a signal"));

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many deadlines one call may take. Some calls are several requests one after the other
-/// (find the way, open, ask), each of which may wait for its own.
+/// How many deadlines one call may take. Some calls are several requests one after the other (find the way, open, ask),
+/// and each may wait for its own.
 const DEADLINES_PER_CALL_MAX: u32 = 4;
 
 /// Violations that are kept; the first says most.

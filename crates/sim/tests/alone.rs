@@ -1,5 +1,5 @@
 //! A server of a persistent volume dies in the middle of an operation, the others go on, and it comes back alone: the
-//! operation is done or not, whoever looks sees the same, and nothing that was acknowledged is missing.
+//! operation is done or not, all clients see the same, and no acknowledged change is missing.
 
 use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Access, CheckOptions, Client, File, Locked, NewFile};
@@ -211,7 +211,7 @@ async fn rounds(cluster: &Arc<Cluster>, client: &Arc<Client>, what: What) -> Vec
     wrong
 }
 
-/// What is there afterwards must be what was before, or what the operation makes of it.
+/// The tree afterwards must be the tree before, or the one that the operation makes of it.
 async fn look(
     client: &Arc<Client>,
     round: &Round,
@@ -385,7 +385,7 @@ async fn as_server(
     caller.ask(ask).await.map(|answer| answer.reply)
 }
 
-/// Runs a scenario with a protection, and without; the scenario says what it found wrong.
+/// Runs a scenario with a protection, and without; the scenario returns the errors it found.
 fn with_and_without<F: Future<Output = Vec<String>>>(removed: Sabotage, scenario: fn(Arc<Cluster>, Arc<Client>) -> F) {
     for (switches, is_well) in [(Switches::default(), true), (Switches::without(removed), false)] {
         let found = Arc::new(Mutex::new(Vec::new()));
@@ -643,7 +643,7 @@ fn a_server_that_forgets_outcomes_is_noticed() {
     with_and_without(Sabotage::ForgetOutcomes, retried);
 }
 
-/// A machine that was booted since has lost what was not synced.
+/// A machine that was booted since has lost its unsynced data.
 #[test]
 fn a_server_whose_machine_was_booted_does_not_come_back_alone() {
     with_layout(layout(Switches::default()), |cluster, client| async move {

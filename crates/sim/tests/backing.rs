@@ -443,7 +443,7 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>, is_tight: 
                     Err(failure) if failure.code != Code::Changed => {
                         model.lock().wrong.push(format!("file {file}, chunk {chunk}: {failure}"));
                     }
-                    // Nobody has read it in time.
+                    // No client has read the chunk in time.
                     Err(failure) if model.lock().files[file].marks[chunk as usize].1 > 0 => {
                         model.lock().wrong.push(format!("file {file}, chunk {chunk}, was written: {failure}"));
                     }

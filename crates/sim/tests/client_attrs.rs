@@ -122,7 +122,7 @@ fn a_file_without_attributes_is_not_asked_for_them() {
     for published_bytes in [0, 1 << 20] {
         let (wrong, unasked) = looks_at_attributes(Layout { published_bytes, ..Layout::of(3) });
         assert_eq!(wrong, Vec::<String>::new(), "published: {published_bytes}");
-        // 12 files, two rounds of four without attributes, two clients, four names, of which the first is asked for after a
+        // 12 files, two rounds of four without attributes, two clients, four names, the first of them asked for after a
         // change; and the first answer of each server comes without a lease.
         assert!((130..=192).contains(&unasked), "published: {published_bytes}: {unasked} looks took no request");
     }

@@ -20,7 +20,7 @@ const CLIENTS: u64 = 3;
 const FILES: u64 = 2 * CLIENTS;
 const READ: Access = Access { read: true, write: false };
 
-/// Somebody whom the permission bits for the group are about, or those for others.
+/// A user to whom the permission bits for the group apply, or those for others.
 fn user(is_member: bool) -> Identity {
     Identity { uid: 7, gid: if is_member { 0 } else { 7 }, groups: Vec::new() }
 }
@@ -34,7 +34,7 @@ struct State {
     may_read: bool,
 }
 
-/// Of each file: how many changes have begun and ended, and what it is, if that is known.
+/// Of each file: how many changes have begun and ended, and its state, if that is known.
 #[derive(Default)]
 struct Done {
     changes: u64,
@@ -67,7 +67,7 @@ fn bytes_of(value: u64) -> Vec<u8> {
     value.to_le_bytes().repeat(8)
 }
 
-/// A new file with these contents, under a name that nobody else uses.
+/// A new file with these contents, under a name that no other task uses.
 async fn make(client: &Client, name: &str, value: u64) -> Result<State, Failure> {
     let made = client.create(&ROOT, Ino::ROOT, &crate::support::name(name), &opened_file()).await?;
     let file = made.file.expect("an open was asked for");
@@ -84,7 +84,7 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
     let value = rng.below(u64::MAX);
     let outcome = async {
         let Some(now) = before else {
-            // Nobody knows how an earlier change ended.
+            // How an earlier change ended is unknown.
             let _ = client.unlink(&ROOT, Ino::ROOT, &here).await;
             return make(client, &file_name(number), value).await;
         };
@@ -154,8 +154,8 @@ async fn open(
     Ok((file, bytes))
 }
 
-/// What is wrong with the outcome of an open of a file that was at rest in this state. Who has a file open may open it once more, though it
-/// has lost its name; one that has another name now is opened by its number.
+/// The error in the outcome of an open of a file that was at rest in this state. A client that has the file open may
+/// open it once more, though it has lost its name; a file that has another name now is opened by its number.
 fn judge(
     state: State,
     known: Option<Ino>,
@@ -228,7 +228,7 @@ async fn read(
     }
 }
 
-/// What was seen, and how many opens took no request.
+/// The outcomes that clients saw, and how many opens took no request.
 fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Seen, u64) {
     let sim = Sim::new(seed, faults);
     let published_bytes = if seed.is_multiple_of(2) { 0 } else { 1 << 20 };

@@ -1,5 +1,5 @@
-//! Clients of one node open files through their node's server: a file that all of them open costs its home two opens for each node. What they
-//! open is right whoever changes it, and stays open when their server ends.
+//! Clients of one node open files through their node's server: a file that all of them open costs its home two opens
+//! for each node. The files they open are right whichever client changes them, and stay open when their server ends.
 
 use crate::support::{ROOT, create, name, with_cluster, with_layout};
 use aze_client::{Access, Client, File, NewFile, Way, WayNote};
@@ -130,7 +130,7 @@ fn a_file_that_programs_of_many_agents_open_costs_its_home_two_opens() {
         }
         assert_eq!(count(&cluster, 0, &OPENS) - before, 2);
         assert_eq!(count(&cluster, 1, &["OpenNameThrough"]), 3 * NEAR as u64 + 20);
-        // A link means what it means to the program.
+        // A link leads where it leads the program.
         let dir = &path[..path.rfind('/').expect("a path")];
         for (name, target) in [("near", path.clone()), ("far", format!("/aze{path}"))] {
             let link = NewFile { target: target.into_bytes(), ..new_file(FileKind::Symlink, true) };

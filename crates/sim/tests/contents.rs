@@ -1,4 +1,4 @@
-//! What has come with an open for reading and writing is shown only while a request would be answered with the same.
+//! A client shows contents that came with an open for reading and writing only while a request would bring the same.
 
 use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Access, Client, File, Room};
@@ -19,11 +19,11 @@ const ROUNDS: u64 = 60;
 /// What a file has been, in the order in which its changes have begun. One change is under way at a time.
 struct Story {
     contents: Vec<Vec<u8>>,
-    /// The last one whose change has returned, or that somebody has read.
+    /// The last one whose change has returned, or that a client has read.
     known: usize,
 }
 
-/// The files that have had the name, and what was found.
+/// The files that have had the name, and the outcomes of reads.
 #[derive(Default)]
 struct Board {
     stories: BTreeMap<Ino, Story>,
@@ -48,7 +48,7 @@ impl Board {
         story.known = story.known.max(change);
     }
 
-    /// What was read in a call that began when this change was known.
+    /// A client has read these bytes in a call that began when this change was known.
     fn read(&mut self, who: usize, ino: Ino, known: usize, bytes: &[u8]) {
         self.reads += 1;
         let story = self.story(ino);
@@ -147,7 +147,7 @@ impl Worker<'_> {
     }
 }
 
-/// What is found to be wrong, and how many reads took no request.
+/// The errors found, and how many reads took no request.
 fn run(seed: u64, switches: Switches) -> (Vec<String>, i64) {
     let sim = Sim::new(seed, Faults { reorder_ppm: 50_000, ..Faults::default() });
     let layout = Layout { published_bytes: 1 << 20, switches, ..Layout::of(2) };

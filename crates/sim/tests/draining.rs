@@ -1,7 +1,8 @@
-//! Files of a volume over a backing that are staged while programs go on writing, and whose chunks go when room is short. The
-//! servers have less room than the files need, so what was staged has to go, and comes again from where the stage has put it.
-//! Servers are killed at any step, the backing fails, and two stages at the same time give up at any step. No seed may find a byte that was not
-//! written last, nor a file that is said to be clean and is not what the backing has.
+//! Files of a volume over a backing that are staged while programs go on writing, and whose chunks go when room is
+//! short. The servers have less room than the files need, so staged chunks have to go, and come again from where the
+//! stage has put them. Servers are killed at any step, the backing fails, and two stages at the same time give up at
+//! any step. No seed may find a byte that was not written last, nor a file that is said to be clean and is not what the
+//! backing has.
 //!
 //! Each file has one writer, which writes ever larger marks to a part of each chunk, fills chunks, makes holes, cuts the file and
 //! renames it. The rest of a chunk is one byte, over and over. A hole in the place of a mark counts as a mark, too.
@@ -117,7 +118,7 @@ async fn find(client: &Client, file: usize) -> Result<(Ino, String), Failure> {
     Err(Code::NotFound.into())
 }
 
-/// Compares a chunk with what it may have; `before` is what it might have had when the read began.
+/// Compares a chunk's bytes with the contents it may have; `before` are those it might have had when the read began.
 fn is_right(before: &Chunk, after: &Chunk, holes: &BTreeSet<u8>, bytes: &[u8]) -> bool {
     let rest: BTreeSet<u8> = before.rest.union(&after.rest).copied().collect();
     let at = MARK_AT as usize;
@@ -150,7 +151,7 @@ async fn read(client: &Client, file: usize, chunk: u64, model: &Shared) -> Resul
     if let Err(failure) = &bytes
         && failure.code == Code::Changed
     {
-        // Nobody but the stages changes the backing.
+        // Only the stages change the backing.
         model.lock().wrong.push(format!("file {file}, chunk {chunk}: {failure}"));
     }
     let bytes = bytes?;
@@ -168,7 +169,8 @@ async fn read(client: &Client, file: usize, chunk: u64, model: &Shared) -> Resul
     Ok(())
 }
 
-/// Looks for data and for a hole from somewhere in a chunk on: no data may be passed over, nor be in what is said to be a hole.
+/// Looks for data and for a hole from somewhere in a chunk on: no data may be passed over, nor lie in a hole that was
+/// found.
 async fn look_for_holes(opened: &File, file: usize, chunk: u64, model: &Shared) -> Result<(), Failure> {
     let from = chunk * CHUNK + (u64::from(model.lock().files[file].next_mark) * 4096) % CHUNK;
     let before = model.lock().files[file].clone();
@@ -193,7 +195,7 @@ async fn look_for_holes(opened: &File, file: usize, chunk: u64, model: &Shared) 
     Ok(())
 }
 
-/// Of a file that nobody writes to: each chunk that has only zeros is a hole.
+/// In a file that no client writes to, each chunk that has only zeros is a hole.
 async fn find_holes(client: &Client, file: usize, ino: Ino, model: &Shared) -> Result<(), Failure> {
     let opened = client.open(&ROOT, ino, READ).await?;
     let known = model.lock().files[file].clone();
@@ -364,7 +366,7 @@ struct Stager {
     model: Shared,
     is_durable: bool,
     stages: Stages,
-    /// What was put back before: requests of an attempt that is over may come late.
+    /// Earlier requests to put files back: those of an attempt that is over may come late.
     before: Vec<(Ino, PutBack)>,
 }
 
@@ -454,7 +456,7 @@ impl Stager {
         adopted.map(drop)
     }
 
-    /// The backing loses the place that a file had before, after the volume has kept what it needs of it.
+    /// The backing loses the file's former name, after the volume has kept the chunks it needs from it.
     async fn follow(&self, file: usize) -> Result<(), Failure> {
         let (ino, path) = find(&self.client, file).await?;
         let other = names_of(file).into_iter().find(|other| *other != path).expect("it has two names");
@@ -511,7 +513,7 @@ async fn disturb(cluster: &Arc<Cluster>, model: &Shared) {
     }
 }
 
-/// Whatever is said to be clean is what the backing has, and all of it can be read.
+/// Every file said to be clean has the contents that the backing has, and all files can be read.
 async fn check(client: &Client, backing: &SimBacking, model: &Shared) {
     for file in 0..FILES {
         let (ino, text) = match find(client, file).await {
@@ -543,7 +545,7 @@ async fn check(client: &Client, backing: &SimBacking, model: &Shared) {
     }
 }
 
-/// Whether a file is clean; then the backing has what it has.
+/// Whether a file is clean; then the backing has its contents.
 async fn is_clean(
     client: &Client,
     backing: &SimBacking,
@@ -676,8 +678,8 @@ fn what_was_staged_goes_and_comes_again_as_it_was_written_last() {
     }
 }
 
-/// A chunk that was zeroed is there after a restart, also once it was staged and kept; and what is to be kept stays, too, on a server
-/// that has no data of the file, and was not told of its origin.
+/// A chunk that was zeroed is there after a restart, also once it was staged and kept; and kept chunks stay, too, on a
+/// server that has no data of the file, and was not told of its origin.
 #[test]
 fn a_seed_that_found_a_defect_passes() {
     for seed in [200_763, 201_195] {

@@ -53,7 +53,7 @@ fn half_the_bandwidth_of_ports_is_half_the_data() {
     for (fast, slow) in fast.iter().zip(&slow) {
         assert_eq!(fast.amount, slow.amount, "the same work");
         assert_ratio(&fast.phase.name(), fast.rate(), slow.rate(), 2.0);
-        // Four ports, of which none takes more than it can; chunks on the client's own machine need none.
+        // Four ports, and none takes more than it can; chunks on the client's own machine need none.
         assert!(fast.rate() < 4.0 * 1.5 * NETWORK.port_bytes_per_s as f64, "{fast:?}");
     }
 }

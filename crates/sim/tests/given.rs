@@ -1,5 +1,6 @@
-//! A server does a change, gives the slot to another one and ends before its answer has reached the client. Whoever has the slot knows how the
-//! change ended: the client repeats it there, under its number, and it takes effect once.
+//! A server does a change, gives the slot to another one and ends before its answer has reached the client. The server
+//! that has the slot then knows how the change ended: the client repeats it there, under its number, and it takes
+//! effect once.
 
 use crate::support::{ROOT, create, name, with_layout};
 use aze_client::{Client, File};
@@ -25,7 +26,7 @@ const TAKER: ServerIndex = ServerIndex(1);
 /// What an append adds.
 const ADDED: &[u8] = b"once";
 
-/// Changes of which a second time is told from the first one.
+/// Changes whose second time differs from the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Create,
@@ -288,7 +289,7 @@ fn a_change_in_directories_is_done_once_whose_server_has_given_it_away_and_died(
     }
 }
 
-/// What took effect is in its journal, and so with whoever has the slot afterwards.
+/// A change that took effect is in its journal, and so with the server that has the slot afterwards.
 #[test]
 fn a_change_is_done_once_whose_server_has_died_and_is_back() {
     let ends = [End::IsBackWithTheSlot, End::IsBackAndGives];
@@ -309,7 +310,7 @@ fn how_a_change_ended_is_unknown_that_a_server_may_have_begun() {
     }
 }
 
-/// Nobody knows how it ended: what was in memory is lost.
+/// No server knows how it ended: the retry record was in memory and is lost.
 #[test]
 fn how_a_change_ended_is_unknown_whose_slot_is_lost() {
     for what in ALL {

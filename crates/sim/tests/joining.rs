@@ -60,7 +60,7 @@ fn a_slot_that_is_served_twice_is_noticed() {
     }
 }
 
-/// Seeds of which one at least notices what is missing.
+/// At least one of so many seeds notices the missing protection.
 const NOTICED_WITHIN: u64 = 60;
 
 /// Has slots moved until all servers have as many, but for one, however often the keeper says that something is under way.
@@ -106,7 +106,7 @@ async fn read_all(client: &Client, files: &[Ino]) -> usize {
     read
 }
 
-/// The simulation must know every server that runs: what is on another one would be said to be lost.
+/// The simulation must know every server that runs: it would call the data on another one lost.
 #[test]
 fn a_server_that_is_being_started_is_not_started_once_more() {
     with_cluster(2, |cluster, _client| async move {
@@ -192,7 +192,7 @@ fn a_server_that_dies_while_it_takes_slots_takes_only_these_along() {
             let balanced = cluster.on_client(0, async move { balance(&asked, &world).await });
             cluster.sim.sleep(Duration::from_millis(moment)).await;
             cluster.kill_server(2, false);
-            // One that has a slot is asked for ever: nobody on its node has seen its end.
+            // A server that has a slot is asked for ever: no process on its node has seen its end.
             let late = Box::pin(cluster.sim.sleep(Duration::from_secs(60)));
             let balanced = match select(balanced, late).await {
                 Either::Left((balanced, _)) => balanced.expect("the client lives"),

@@ -95,7 +95,7 @@ fn each_server_may_die_and_comes_back() {
     });
 }
 
-/// Of three members two die: one of them is enough for decisions, with what it had promised.
+/// Of three members two die: one of them is enough for decisions, with its promises from before.
 #[test]
 fn two_that_died_at_once_come_back_one_by_one() {
     for (first, second) in [(1, 0), (0, 1), (2, 0)] {
@@ -190,8 +190,8 @@ async fn move_slot(cluster: &Arc<Cluster>, keeper: u16, slot: SlotIndex, to: u16
     assert_eq!(moved.await, Some(Ok(())));
 }
 
-/// What is wrong after a whole start: a slot has moved while server 0 was cut off, to one that has only just `joined` or another one; then
-/// the power of all was cut.
+/// The error after a whole start: a slot has moved while server 0 was cut off, to a server that has only just joined
+/// (`joins`) or another one; then the power of all was cut.
 fn start_after_a_move(switches: Switches, is_cut_off: bool, joins: bool) -> Option<String> {
     let wrong = Arc::new(Mutex::new(None));
     let noted = wrong.clone();
@@ -239,8 +239,8 @@ fn a_promise_is_on_the_disk_before_another_member_hears_of_it() {
     assert!(start_after_a_move(Switches::without(Sabotage::PromiseUnsaved), false, false).is_some(), "it is noticed");
 }
 
-/// A whole start asks servers with slots what was decided. Server 0 has all of them, and does not know by its own disk that another one has some: a
-/// server without slots, which alone would have decided that, is handed no map.
+/// A whole start asks servers with slots for the decisions. Server 0 has all of them, and does not know by its own disk
+/// that another one has some: a server without slots, which alone would have decided that, is handed no map.
 #[test]
 fn a_start_misses_nothing_that_a_server_without_slots_would_have_decided() {
     with_layout(layout(2, Switches::default()), |cluster, client| async move {
@@ -277,7 +277,7 @@ fn numbers_after_a_comeback(switches: Switches) -> usize {
         }
         cluster.sim.heal();
         assert_eq!(cluster.server(2).expect("it runs").map().servers.len(), 3, "it has not heard of it");
-        // It may wait for server 3, whose end nobody has noted.
+        // It may wait for server 3, whose end no server has noted.
         drop(cluster.bring_back(1).await);
         *noted.lock() = cluster.newest_map().expect("it runs").servers.len();
     });
@@ -385,7 +385,7 @@ fn comes_back_as_the_heir(switches: Switches) -> Result<(), Failure> {
             let [old, new] = [0, 1].map(|number| name_at(&client, dir, 1, number));
             make_dir(&client, dir, &old).await;
             assert_eq!(rename(&client, dir, &old, &new).await, Ok(()));
-            // Everything starts by what it has decided.
+            // All servers start by its decisions.
             cluster.kill_all(1, true);
             cluster.start().await.expect("both are there");
         }

@@ -165,8 +165,8 @@ fn idle_sessions_keep_what_they_have_open() {
     });
 }
 
-/// Attributes of directories are those of all servers that have entries: while some of these leave nobody is told that one
-/// cannot be reached.
+/// Attributes of directories are those of all servers that have entries: while some of these leave, no client is told
+/// that one cannot be reached.
 #[test]
 fn attributes_of_directories_are_told_while_servers_leave() {
     for seed in 0..ORDERS {
@@ -220,7 +220,7 @@ fn attributes_are_told(seed: u64) {
     cluster.end();
 }
 
-/// A server that leaves has told others what it owes them.
+/// A server that leaves has told the others which chunks to drop.
 #[test]
 fn no_data_stay_of_a_file_that_was_removed_before() {
     with_cluster(3, |cluster, client| async move {
@@ -244,7 +244,8 @@ fn no_data_stay_of_a_file_that_was_removed_before() {
     });
 }
 
-/// A truncation of which a server heard late was waited for until the next one, and the slot of the file did not move.
+/// A home waited, until the next truncation, for one that a server had confirmed late, and the slot of the file did not
+/// move.
 #[test]
 fn a_truncation_that_was_confirmed_late_holds_nothing_up() {
     with_layout(Layout { deadline: Duration::from_secs(2), ..Layout::of(3) }, |cluster, client| async move {

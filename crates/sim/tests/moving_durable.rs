@@ -1,6 +1,6 @@
-//! Slots of volumes in directories move, and servers join and leave, while everything ends at any moment, or servers die and come
-//! back: what was promised is there, once, and served by one server. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first,
-//! `AZE_SIM_TRACE=1` tells what happened.
+//! Slots of volumes in directories move, and servers join and leave, while everything ends at any moment, or servers
+//! die and come back: every promised change is there, once, and served by one server. `AZE_SIM_SEEDS` sets how many
+//! seeds, `AZE_SIM_FROM` the first, `AZE_SIM_TRACE=1` tells what happened.
 
 use crate::many::{caught, number};
 use aze_server::sabotage::{Sabotage, Switches};

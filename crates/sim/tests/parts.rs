@@ -1,5 +1,6 @@
-//! The home of a directory counts on what holders have said of their parts, until they tell it of a change: what has been answered shows, and
-//! directories that are looked at under work are at the end as they say, with faults, while slots move, and while servers leave and join.
+//! The home of a directory counts on what holders have said of their parts, until they tell it of a change: answered
+//! changes show, and directories that are looked at under work are at the end as they say, with faults, while slots
+//! move, and while servers leave and join.
 
 use crate::support::{ROOT, name, with_cluster};
 use aze_client::Client;
@@ -81,7 +82,8 @@ fn moves_that_another_keeper_has_given_up_are_noticed() {
     is_noticed(Sabotage::DecideGivenUp, Plan::with_leaving, &[121, 234, 506]);
 }
 
-/// Nobody can look at the directory while its home is silent, so that an answer waits for a second, and only the first.
+/// No client can look at the directory while its home is silent, so that an answer waits for a second, and only the
+/// first.
 #[test]
 fn names_are_made_while_the_home_of_their_directory_is_silent() {
     with_cluster(SERVERS, |cluster: Arc<Cluster>, client: Arc<Client>| async move {

@@ -1,5 +1,5 @@
-//! A directory that is renamed or loses rights: those servers are told that serve paths through it, and no others; nobody is served by an old path
-//! after that.
+//! A directory that is renamed or loses rights: those servers are told that serve paths through it, and no others; no
+//! client is served by an old path after that.
 
 use crate::support::{ROOT, create, name, opened_file, with_layout};
 use aze_client::{Access, Client, NewFile};
@@ -50,7 +50,8 @@ fn who_serves_paths_through_a_directory_is_told_of_its_change_and_nobody_else() 
             with_layout(Layout::of(servers), |cluster, client| async move { told_of_each(&cluster, &client).await });
         let n = u64::from(servers);
         assert_eq!(counts.len(), 5);
-        // The home; and a holder; and the home of the one within, that holds no stub; whoever has one of 32 files; twice.
+        // The home; and a holder; and the home of the one within, that holds no stub; the servers that have one of 32
+        // files; twice.
         let most = [1, 2, 3, n.min(32) + 1, 6];
         assert!(
             counts.iter().zip(most).all(|(count, most)| (1..=most).contains(count)),
@@ -65,7 +66,7 @@ async fn clients_that_know(cluster: &Cluster, count: usize, path: &str) -> Vec<A
     for index in 0..count {
         let client = cluster.connect(1 + index).await.expect("a client connects");
         client.resolve(&ROOT, path.as_bytes(), true).await.expect("it is there");
-        // What is cached is what was looked up on the way to something.
+        // A client caches the entries that it looked up on the way to a name.
         let none = client.resolve(&ROOT, format!("{path}/none").as_bytes(), true).await;
         assert_eq!(none.err().map(|failure| failure.code), Some(Code::NotFound));
         clients.push(client);

@@ -25,7 +25,7 @@ const MARKS: u64 = 60;
 const BOTH: Access = Access { read: true, write: true };
 const READ: Access = Access { read: true, write: false };
 
-/// What is known of a file outside of the volume.
+/// The test's own record of a file.
 #[derive(Clone, Default)]
 struct Known {
     /// The last mark that its writer has tried to write, and the last one that was there when it closed the file.

@@ -368,7 +368,7 @@ fn what_is_below_a_private_directory_concerns_one_server() {
             let spare = client.create(&ROOT, dirs[2], &name("spare"), &folder(false)).await.expect("a new name");
             assert!(spare.attr.ino.is_private_directory());
             client.rmdir(&ROOT, dirs[2], &name("spare")).await.expect("it is empty");
-            // What is removed in the background is over, too.
+            // Removals in the background are over, too.
             cluster.client_io(0).sleep(Duration::from_secs(5)).await;
             let after = by_server(&cluster);
             assert_eq!(after.len(), usize::from(servers));
@@ -380,7 +380,7 @@ fn what_is_below_a_private_directory_concerns_one_server() {
     }
 }
 
-/// What is moved into a private directory stays where it is, and so does what is moved out of it.
+/// A file that is moved into a private directory stays on its servers, and so does one that is moved out of it.
 #[test]
 fn moves_into_and_out_of_a_private_directory_keep_all_that_is_there() {
     with_cluster(4, |cluster, client| async move {

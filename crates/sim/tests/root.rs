@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const SERVERS: u16 = 4;
 
-/// Somebody who is not the owner.
+/// A user who is not the owner.
 static OTHER: Identity = Identity { uid: 7, gid: 7, groups: Vec::new() };
 
 /// Some round trips: connecting takes two, the question to other servers another two.
@@ -275,7 +275,7 @@ fn a_time_that_a_close_could_not_tell_is_told_when_the_server_is_back() {
     });
 }
 
-/// What is left of the root when its home has ended before any other server has needed it.
+/// The root goes on in part when its home has ended before any other server has needed it.
 async fn the_root_goes_on(cluster: Arc<Cluster>, client: Arc<Client>) {
     end(&cluster, &client, 0).await;
     let fresh = cluster.connect(2).await.expect("it connects");
@@ -327,7 +327,8 @@ fn the_home_of_the_root_learns_of_names_that_were_made_without_it() {
     });
 }
 
-/// Gives the root these modes, one after the other, ends its home, and gives the servers where somebody else may make names then.
+/// Gives the root these modes, one after the other, ends its home, and gives the servers where another user may make
+/// names then.
 async fn enters_after(cluster: Arc<Cluster>, client: Arc<Client>, modes: &[u32]) -> Vec<u16> {
     for mode in modes {
         let change = Change { mode: Some(*mode), ..Change::default() };

@@ -97,8 +97,9 @@ async fn in_an_unused_directory(cluster: &Cluster, client: &Arc<Client>, dir: &s
     [created, looked, opened, removed]
 }
 
-/// Looks at a directory and creates a file in it, again and again, as programs do through a mount: its kernel has the directories on the way
-/// looked at before it lets anybody do something there, and servers with entries have a part of what it wants to know.
+/// Looks at a directory and creates a file in it, again and again, as programs do through a mount: its kernel has the
+/// directories on the way looked at before it lets anybody do something there, and servers with entries have a part of
+/// the attributes it wants.
 async fn through_a_mount(cluster: &Cluster, client: &Arc<Client>, above: Ino, below: Ino) -> [u64; 3] {
     let look = async || {
         let mut entries = 0;
@@ -107,7 +108,7 @@ async fn through_a_mount(cluster: &Cluster, client: &Arc<Client>, above: Ino, be
         }
         entries
     };
-    // Longer than a mount believes what it knows of a directory.
+    // Longer than a mount believes a directory's attributes.
     let rest = async || cluster.client_io(0).sleep(Duration::from_secs(20)).await;
     let make = async |text: String| {
         client.create(&ROOT, below, &name(&text), &opened_file()).await.expect("a new name");
@@ -145,7 +146,7 @@ fn costs(servers: u16) -> Costs {
     MOST.store(before, Ordering::Relaxed);
     with_cluster(servers, |cluster, client| async move {
         let mut costs = Costs::new();
-        // The client, and what is there once, are among the bytes of a small volume.
+        // The client, and memory taken once, are among the bytes of a small volume.
         let each = (MOST.load(Ordering::Relaxed) - before) / u64::from(servers);
         println!("{each} bytes for each of {servers} servers");
         assert!(

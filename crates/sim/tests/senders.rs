@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const STRANGER: Identity = Identity { uid: 7, gid: 7, groups: Vec::new() };
 
-/// Asks as a client does that knows the secret and sends whatever it wants.
+/// Asks as a client does that knows the secret and sends any request it wants.
 async fn ask(cluster: &Cluster, to: ServerIndex, identity: &Identity, request: &Request) -> Result<Reply, Failure> {
     let map = cluster.server(to.0).expect("the server runs").map();
     let io = cluster.client_io(1);
@@ -120,7 +120,7 @@ fn only_the_keeper_answers_what_is_meant_for_it() {
         let request = Request::ServerEnded { server: ServerIndex(1), began: MapEpoch(9), incarnation: Incarnation(9) };
         assert_eq!(request.rules().to, rules::To::Keeper);
         let failure = ask(&cluster, ServerIndex(1), &ROOT, &request).await.expect_err("server 0 keeps the map");
-        // As if the map were old: whoever asks may have chosen before it heard of the next keeper.
+        // As if the map were old: the asker may have chosen before it heard of the next keeper.
         assert_eq!(failure.code, Code::Refused, "{failure}");
         assert!(failure.detail.contains("server 0 does"), "{failure}");
         // It is about another life of that server, so that nothing follows from it.

@@ -7,7 +7,7 @@ use aze_sim::cluster::Layout;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
-/// Counts what it is told.
+/// Counts the client's calls.
 #[derive(Default)]
 struct Counts {
     servers: AtomicU64,

@@ -122,7 +122,7 @@ impl Trouble {
             return sim.sleep(left).await;
         }
         let ends_ns = sim.now_ns() + left.as_nanos() as u64;
-        // What had been renamed when a server began its checkpoint.
+        // For each server, the renamed names at the beginning of its checkpoint.
         let mut begun: Vec<Option<BTreeSet<Name>>> = vec![None; cluster.layout().servers.into()];
         while sim.now_ns() < ends_ns {
             for (index, before) in (0..).zip(&mut begun) {

@@ -34,7 +34,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// One that has done nothing yet, in a cluster that is quiet. What it was acknowledged lasts if the plan has no power cut.
+    /// A worker that has done nothing yet, in a cluster that is quiet. Its acknowledged changes last if the plan has no
+    /// power cut.
     pub(super) fn new(
         plan: &PersistentPlan,
         cluster: &Cluster,

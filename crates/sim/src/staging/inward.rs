@@ -331,8 +331,8 @@ impl Run {
         found
     }
 
-    /// What a look at the volume does not call dirty is as a line of a receipt says. What was staged in, and is untouched, is not
-    /// dirty.
+    /// A file that a look at the volume does not call dirty is as a line of a receipt says. A file that was staged in,
+    /// and that no program has changed, is not dirty.
     async fn check_ledger_in(&self, client: &Client, standing: &Standing) {
         standing.lost.iter().for_each(|trouble| self.wrong(format!("lost: {trouble}")));
         let (ledgers, _) = ledger::all_in(&self.files.ledgers()).unwrap_or_default();

@@ -106,7 +106,7 @@ impl OwnFiles {
 
 impl Drop for OwnFiles {
     fn drop(&mut self) {
-        // What is left there is small, and a name tells whose it was.
+        // Leftovers are small, and their names tell which run made them.
         let _ = fs::remove_dir_all(&self.root);
     }
 }

@@ -130,7 +130,7 @@ struct Node {
     versions: Vec<Version>,
     /// The state that a loss of power leaves.
     stored: Option<Version>,
-    /// The bytes when they were synced last: what a device has of them stays, whatever is synced later.
+    /// The bytes when they were synced last: the part that a device has stays, and no later sync removes it.
     synced: Option<Arc<Vec<u8>>>,
     links: u64,
     cache: Cache,

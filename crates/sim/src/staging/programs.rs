@@ -1,8 +1,8 @@
 //! The programs that use the volume while it is staged, and the contents that the files which they write may have.
 //!
-//! Each file has one program, which changes it by one request at a time and notes when it has begun and when it was answered. So at
-//! any moment it is known what the file has, or which of two contents while a request is under way. A file of which an answer is
-//! missing is left alone from then on: it may have either for ever.
+//! Each file has one program, which changes it by one request at a time and notes when it has begun and when it was
+//! answered. So at any moment it is known what the file has, or which of two contents while a request is under way. The
+//! programs leave a file alone once an answer is missing: it may have either for ever.
 
 use super::place::Place;
 use super::users::Copies;
@@ -92,7 +92,7 @@ impl Known {
         Known { contents, names, bytes, is_link: false, is_certain: true, gone: None, owner, holds: Vec::new() }
     }
 
-    /// A new one, of which the answer is missing.
+    /// A new file; the answer to its creation is missing.
     fn new(path: Vec<u8>, bytes: Vec<u8>, is_link: bool, owner: usize, now: u64) -> Known {
         let contents = vec![Content { from: now, to: NEVER, hash: hash_of(&bytes) }];
         let names = vec![Named { path, from: now, sure_from: NEVER, sure_to: NEVER, to: NEVER }];

@@ -1,7 +1,8 @@
 //! Stages in rounds: programs hold files open, rounds are killed, broken off and kept from the cores, and jobs end.
 //!
-//! A round that leaves open files out has no new line of a file that was open all the time; the last round leaves none out; it begins
-//! early enough for the margin that was asked for; and what has no place in the time that is left is dirty when the job has ended.
+//! A round that leaves open files out has no new line of a file that was open all the time; the last round leaves none
+//! out; it begins early enough for the margin that was asked for; and files that do not fit into the time left are
+//! dirty when the job has ended.
 
 use super::job::{Ended, Job, Told, What};
 use super::own_files::OwnFiles;
@@ -143,7 +144,7 @@ impl Run {
         }
     }
 
-    /// The batch system ends a job, and what is staged in rounds with it.
+    /// The batch system ends a job, and its stage in rounds.
     pub(super) async fn rounds_without_time(&self) {
         let left = Duration::from_millis(1 + self.plan.seed % 7 * 60);
         let asked = Asked { every: None, end: Some((left, Duration::ZERO)), priority: None, is_starved: false };

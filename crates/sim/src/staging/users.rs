@@ -1,8 +1,8 @@
-//! The programs that use what is staged into the volume, while it is staged: they read, change, rename and remove the copies, and
-//! make files of their own.
+//! The programs that use files while a stage brings them into the volume: they read, change, rename and remove the
+//! copies, and make files of their own.
 //!
-//! Each has a directory. Before it changes a file it reads all of it: what it finds under a name that it has not made has to be a
-//! whole file of the source, and is what it goes on from.
+//! Each has a directory. Before it changes a file it reads all of it: a name that it has not made has to lead to a
+//! whole file of the source, and the program goes on from that file.
 
 use super::place::Place;
 use super::programs::{Known, NEVER, ROOT, Shared, Step};
@@ -35,7 +35,7 @@ pub(super) struct Renaming {
 /// What the inodes of the volume have, as far as the programs know.
 #[derive(Default)]
 pub(super) struct Copies {
-    /// By inode, from what it had when it was looked at first.
+    /// By inode, from its contents when a program looked at it first.
     pub inodes: BTreeMap<u64, Known>,
     /// By inode, when its attributes were changed last.
     pub touched: BTreeMap<u64, u64>,
@@ -196,7 +196,7 @@ impl User {
 
     async fn write(&self, file: &File, offset: u64, len: u64) -> Step {
         let data: Vec<u8> = self.io.random_u64().to_le_bytes().iter().copied().cycle().take(len as usize).collect();
-        // In one chunk, so that it is one request that changes bytes, and what is longer has two parts at most.
+        // In one chunk, so that one request changes the bytes, and a longer write has two parts at most.
         let chunk = 1 << crate::cluster::CHUNK_BITS;
         let data = &data[..len.min(chunk - offset % chunk) as usize];
         self.begin(file.ino(), |bytes| {

@@ -62,11 +62,12 @@ pub async fn read(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
     }
 }
 
-/// How long tasks look at directories or fill one: where a server has died for good, each request for what it had takes a deadline.
+/// How long tasks look at directories or fill one: where a server has died for good, each request for its data takes a
+/// deadline.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Looks at the root and the directories below it, again and again: their homes count on what other servers have said of their parts. What is
-/// wrong for good is found when all is over.
+/// Looks at the root and the directories below it, again and again: their homes count on what other servers have said
+/// of their parts. A check at the end finds lasting errors.
 pub async fn look(mut worker: Worker, ops: u64) {
     let until_ns = worker.io.mono_ns() + LOOK_TIME_MAX.as_nanos() as u64;
     for _ in 0..ops {

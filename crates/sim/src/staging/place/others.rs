@@ -87,7 +87,7 @@ impl Place {
         });
     }
 
-    /// Renames a file or link, over what is there.
+    /// Renames a file or link, over a file that has the name.
     pub fn move_to(&self, from: &[u8], to: &[u8]) {
         self.at_once(|state, now_ns| state.rename(from, to, now_ns));
     }
