@@ -58,7 +58,7 @@ const LATE_MAX: Duration = Duration::from_secs(30);
 struct Late {
     step: String,
     failed: Instant,
-    /// The name that goes, and what it leads to.
+    /// The name that goes, and its node.
     removed: Option<(String, Node)>,
     added: (String, Node),
 }
@@ -523,7 +523,7 @@ impl Ledger {
         Ok((there, lost))
     }
 
-    /// Compares what was `found` with the ledger, before or after the step in doubt, and keeps what it agrees with.
+    /// Compares the tree `found` with the ledger, before or after the step in doubt, and keeps the state that agrees.
     fn take_over(&mut self, root: &Path, (dirs, files): &Found, doubt: Option<&Doubt>) -> Result<(), String> {
         let mut files = files.clone();
         if let Some(Doubt::New { name, bytes }) = doubt

@@ -1,5 +1,6 @@
-//! The agent of `aze run --door intercept`, by its protocol: processes call it as the library in a program does. What it answers
-//! is compared with a file system of the kernel, and nothing must be left of processes that were killed.
+//! The agent of `aze run --door intercept`, by its protocol: processes call it as the library in a program does. Its
+//! answers are compared with those of a file system of the kernel, and nothing must be left of processes that were
+//! killed.
 
 #[path = "agent/calls.rs"]
 mod calls;
@@ -558,7 +559,7 @@ fn a_description_has_a_path() {
     };
     rename("/a/b", "/x");
     assert_eq!((path_of(dir), path_of(file)), ("/x/c".into(), "/x/f".into()));
-    // What is opened below it is found by the directory, not by its old name.
+    // A file opened below it is found by the directory, not by its old name.
     let request = Request { desc: dir, a: (libc::O_CREAT | libc::O_WRONLY) as u64, b: 0o600, ..Request::default() };
     let below = program.call(Op::Open, request, b"../g");
     assert_eq!((below.result, path_of(below.desc)), (0, "/x/g".into()));

@@ -1,5 +1,5 @@
-//! Volumes over a directory of another file system: the names are there at once, data when somebody reads, and what is
-//! changed stays in the volume until it is staged out.
+//! Volumes over a directory of another file system: the names are there at once, data when a program reads, and changed
+//! files stay in the volume until they are staged out.
 
 use aze_tests::{Place, Ran, make_tree, run, signal, wait_until};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -159,7 +159,7 @@ fn what_has_changed_underneath_is_an_error_and_no_mixture() {
     for name in ["changed", "replaced", "removed", "shorter"] {
         let error = fs::read(mount.join(name)).expect_err("it is another file now");
         assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}");
-        // What was read before is still there.
+        // The chunk that was read before is still there.
         File::open(mount.join(name)).expect("a file").read_exact_at(&mut begun, 500).expect("the first chunk");
         assert!(begun.iter().all(|byte| *byte == b'o'));
     }
@@ -184,11 +184,11 @@ fn changes_stay_in_the_volume() {
     let (backing, mount) = over(&mut place, &[]);
 
     let write = |name: &str| OpenOptions::new().write(true).open(mount.join(name)).expect("a file");
-    // A part of a chunk that nobody has read.
+    // A part of a chunk that no program has read.
     write("partly").write_all_at(b"new", 3_000_000).expect("a write");
     let mut partly = old.clone();
     partly[3_000_000..3_000_003].copy_from_slice(b"new");
-    // Cut within a chunk that nobody has read, and lengthened: zeros, and not the backing's bytes.
+    // Cut within a chunk that no program has read, and lengthened: zeros, and not the backing's bytes.
     write("cut").set_len(2_500_000).expect("a length");
     write("cut").set_len(4_000_000).expect("a length");
     let mut cut = old.clone();
@@ -208,7 +208,7 @@ fn changes_stay_in_the_volume() {
     fs::remove_file(mount.join("removed")).expect("a removal");
     fs::rename(mount.join("renamed"), mount.join("other")).expect("a rename");
     fs::hard_link(mount.join("linked"), mount.join("also")).expect("a link");
-    // A directory that nobody has looked into finds what was below its old name.
+    // A directory that no program has looked into finds the names below its old name.
     fs::rename(mount.join("dir"), mount.join("moved")).expect("a rename");
     fs::rename(mount.join("moved/sub"), mount.join("sub")).expect("a rename");
 
@@ -284,7 +284,7 @@ fn imported_files_have_holes_and_get_more() {
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let holes_of = |name: &str| holes(&File::open(mount.join(name)).expect("a file"));
 
-    // Of what nobody has read the backing is asked; reading changes nothing.
+    // The holes of an unread file are those of the backing; reading changes nothing.
     assert_eq!(holes_of("sparse"), in_backing);
     assert!(fs::read(mount.join("sparse")).expect("contents") == should);
     assert_eq!(holes_of("sparse"), in_backing);
@@ -312,7 +312,7 @@ fn imported_files_have_holes_and_get_more() {
     };
     check(&mount);
 
-    // What was punched outlives the servers, is dirty, and is a hole in the backing once it is staged.
+    // A punched hole outlives the servers, is dirty, and is a hole in the backing once it is staged.
     File::open(&mount).expect("the mount").sync_all().expect("a sync");
     for pid in servers(&place) {
         signal(pid, libc::SIGKILL);
@@ -330,7 +330,7 @@ fn imported_files_have_holes_and_get_more() {
     );
     check(&mount);
 
-    // And once more, in what has come from where the stage has put it.
+    // And once more, in chunks that came from where the stage has put them.
     let file = OpenOptions::new().write(true).open(mount.join("sparse")).expect("a file");
     // SAFETY: fallocate(2) takes numbers.
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), punch, 0, 8 * MIB) }, 0);
@@ -403,7 +403,7 @@ fn what_has_changed_is_staged_out_to_the_backing() {
     assert_eq!(fs::read_to_string(backing.join("conflict")).expect("contents"), "of somebody else");
     fs::remove_file(mount.join("conflict")).expect("a removal");
 
-    // The file of somebody else is not the one that the volume has removed.
+    // The other user's file is not the one that the volume has removed.
     let kept = place.aze(&["stage", "out", "--delete", "--receipt", text(&place.path("third.jsonl"))]).code(1);
     assert!(kept.err.contains("conflict: it has changed since"), "{}", kept.err);
     assert_eq!(fs::read_to_string(backing.join("conflict")).expect("contents"), "of somebody else");
@@ -455,7 +455,7 @@ fn removals_and_renames_reach_the_backing_if_that_is_asked_for() {
     let contents = |name: &str| [name.as_bytes(), &old].concat();
     let (backing, mount) = over(&mut place, &[]);
 
-    // Nobody has read any of them.
+    // No program has read any of them.
     let held = File::open(mount.join("held")).expect("a file");
     for name in ["removed", "held", "link", "tree/a", "tree/sub/b", "foreign/e"] {
         fs::remove_file(mount.join(name)).expect("a removal");
@@ -489,7 +489,7 @@ fn removals_and_renames_reach_the_backing_if_that_is_asked_for() {
     for name in ["removed", "renamed", "held", "tree/a", "tree/sub/b", "moved/c", "foreign/e"] {
         assert!(backing.join(name).exists(), "{name}");
     }
-    // What was begun anew has not cost the file that had the name before: its data were taken over first.
+    // The log begun anew has not cost the file that had its name before: its data were taken over first.
     let check = |dir: &Path| {
         assert_eq!(fs::read_to_string(dir.join("log")).expect("contents"), "begun anew");
         for (name, was) in [
@@ -624,7 +624,7 @@ fn what_others_have_put_into_the_backing_is_not_replaced() {
         fs::write(backing.join(name), "of somebody else").expect("a file");
     }
     symlink("of-somebody-else", backing.join("link")).expect("a link");
-    // As an attempt leaves it that is killed before it notes what it has done.
+    // As an attempt leaves it that is killed before it notes its work.
     fs::write(backing.join("equal"), "of the volume").expect("a file");
 
     let receipt = place.path("first.jsonl");
@@ -840,12 +840,12 @@ fn what_was_imported_and_changed_survives_a_restart() {
     cut.resize(2_000_000, 0);
     assert!(fs::read(mount.join("used/cut")).expect("contents") == cut);
     assert!(fs::read(mount.join("unused/later")).expect("contents") == old);
-    // What was read is in the volume, whatever happens to the backing.
+    // Data that were read are in the volume, and stay when the backing changes.
     fs::remove_file(backing.join("used/read")).expect("a removal");
     fs::write(backing.join("used/zeros"), "no zeros").expect("a file");
     assert!(fs::read(mount.join("used/read")).expect("contents") == old);
     assert!(fs::read(mount.join("used/zeros")).expect("contents") == vec![0; 3_000_000]);
-    // What was changed before the restart is still known as changed.
+    // Files changed before the restart are still known as changed.
     let told = place.aze(&["stage", "out", "--quiet", "--keep", "--receipt", text(&place.path("r.jsonl"))]);
     let lines = fs::read_to_string(place.path("r.jsonl")).unwrap_or_else(|_| panic!("{}", told.err));
     assert!(lines.contains("used/partly") && lines.contains("used/cut") && !lines.contains("later"), "{lines}");
@@ -961,7 +961,7 @@ fn a_volume_lies_over_a_mount_of_another_one() {
     for number in FILES / 2..FILES {
         assert!(fs::read(mount.join(file(number))).expect("contents") == vec![b'o'; 3 << 20], "{number}");
     }
-    // What is changed goes back, and is read from there afterwards.
+    // Changed files go back, and are read from there afterwards.
     fs::write(mount.join(file(FILES - 1)), "changed").expect("a file");
     fs::write(mount.join("new"), "new").expect("a file");
     let out = format!("aze://{above}/");

@@ -5,7 +5,7 @@ use aze_tests::{Place, Ran, set_mode, signal, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder of programs that stand for a batch system's; each writes what it was asked into `asked`.
+/// A folder of programs that stand for a batch system's; each writes its name and arguments into `asked`.
 fn programs(place: &Place, list: &[(&str, &str)]) -> PathBuf {
     let bin = place.path("bin");
     fs::create_dir_all(&bin).expect("a folder");
@@ -295,7 +295,7 @@ fn local_disks_are_for_jobs_and_go_with_them() {
     job.up(&["--backing", text(&place.path("below"))]).ok();
     assert!(job.aze(&["grow", "--servers", "2"]).code(5).err.contains("does not grow"));
     assert!(job.aze(&["down", "--delete", "--yes"]).code(5).err.contains("'aze down' without --delete ends it"));
-    // What is in it goes with it, so what is nowhere else is not dropped.
+    // Its files go with it, so `aze down` drops none that is nowhere else.
     fs::write(place.path("input"), "new").expect("a file");
     job.aze(&["cp", text(&place.path("input")), "aze:/new"]).ok();
     assert!(job.aze(&["down"]).code(8).err.contains("would be lost"));

@@ -1,5 +1,6 @@
-//! One server of a volume in directories dies under work and comes back alone, while the others, a mount and commands go
-//! on: acknowledged changes are there, and nobody mounts again. What cannot come back so is refused with the reason.
+//! One server of a volume in directories dies under work and comes back alone, while the others, a mount and commands
+//! go on: acknowledged changes are there, and no user mounts again. What cannot come back so is refused with the
+//! reason.
 
 use aze_tests::ledger::Ledger;
 use aze_tests::{Draw, Place, long, make_tree, wait_for, wait_until};

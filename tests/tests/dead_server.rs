@@ -1,5 +1,5 @@
-//! Servers of a volume in memory are killed, server 0 first: what the others have works at once, through a mount and by commands, and what is
-//! lost is EIO at once, by the name of its server.
+//! Servers of a volume in memory are killed, server 0 first: files of the others work at once, through a mount and by
+//! commands, and lost ones are EIO at once, by the name of their server.
 
 use aze_tests::servers::pids;
 use aze_tests::{Place, wait_until};
@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Directories in the root, of which each server has some.
+/// Directories in the root; each server has some.
 const COUNT: usize = 40;
 
 /// Until something has worked, or failed. A server that is silent is waited for 10 s. The times are those of a machine that is busy with
@@ -33,7 +33,8 @@ fn each(what: &str, mut act: impl FnMut(usize) -> io::Result<()>) -> Vec<usize> 
     worked
 }
 
-/// Some of what is spread over servers of which so many are left, and not all of it: an act below needs several of them.
+/// Of the acts on all directories at least one for each living server worked, and not all: an act below needs several
+/// servers.
 fn is_part(worked: &[usize], living: usize) -> bool {
     worked.len() >= living && worked.len() < COUNT
 }

@@ -159,8 +159,8 @@ fn programs_with_runtimes_say_the_same_through_both_doors() {
     }
 }
 
-/// Python's own tests of what files do: a module, the tests that it has at least, and what is left out without a mount, because the
-/// volume has no sockets there and refuses splice(2).
+/// Python's own tests of what files do: a module, how many tests it has at least, and those left out without a mount,
+/// because the volume has no sockets there and refuses splice(2).
 const SUITES: &[(&str, u64, &[&str])] = &[
     ("test_os", 300, &["test_splice*"]),
     ("test_pathlib", 400, &["test_is_socket_true"]),

@@ -1,5 +1,5 @@
-//! Volumes over a directory that has more bytes than they have room: what was read and not changed goes, and comes again when
-//! somebody wants it; what was changed stays until `aze stage out` has put it into the directory.
+//! Volumes over a directory that has more bytes than they have room: chunks that were read and not changed go, and come
+//! again when a program reads them; changed chunks stay until `aze stage out` has put them into the directory.
 
 use aze_tests::{Place, ends_within, signal, wait_until};
 use serde_json::Value;
@@ -130,7 +130,7 @@ fn files_are_read_and_written_in_a_volume_smaller_than_its_backing() {
         assert!(fs::read(dir.join("made")).expect("contents") == new.repeat(4));
     }
 
-    // What is staged has another place now, and does not depend on what it came from.
+    // A staged file has another place now, and does not depend on the file it came from.
     fs::set_permissions(mount.join(name(8)), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     place.aze(&["stage", "out", "--quiet", "--receipt", text(&place.path("receipt.jsonl"))]).ok();
     let copy = place.path("staged");
@@ -312,7 +312,7 @@ fn a_stage_in_rounds_drains_what_a_program_writes_beside_it() {
         place.command(&["stage", "out", "--quiet", "--when", "closed", "--every", "1s"]).spawn().expect("aze");
     for file in 0..WRITTEN {
         write_file(&mount, file);
-        // No faster than it drains: 64 MiB and what is in the last round fit.
+        // No faster than it drains: 64 MiB and the files of the last round fit.
         let ahead = (file as u64 + 1) << 23;
         wait_until("what was written is drained", || sum(&place, "drained_bytes") + (64 << 20) >= ahead);
     }

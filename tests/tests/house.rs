@@ -229,7 +229,7 @@ fn files_are_rooms_not_halls() {
     }
 }
 
-/// Files of the server that are in no folder for state, and of which state is made all the same: they span the parts.
+/// Files of the server that are in no folder for state, but make up state all the same: they span the parts.
 const STATE_OF_ALL_PARTS: &[&str] =
     &["clock.rs", "counters.rs", "sabotage.rs", "shards.rs", "shards/logged.rs", "wait.rs"];
 

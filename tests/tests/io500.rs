@@ -251,7 +251,7 @@ fn a_command_that_does_not_run_is_no_measurement() {
     assert!(code == 5 && out.is_empty() && err.contains("exit status: 5, where"), "{err}");
     assert!(err.contains(": out of luck (its output is in results/beside_output.txt)"), "{err}");
 
-    // Whatever it has started ends with the turn, and what it prints is kept.
+    // All processes it has started end with the turn, and their output is kept.
     let (code, out, err) = beside("echo begun; sleep 1001 & echo $! > background; wait");
     assert!(code == 0 && out.contains("their output: results/beside_output.txt"), "{out}{err}");
     assert!(out.contains("runs: 0 ended with exit code 0, 0 with 1, 1 with their turn"), "{out}");

@@ -92,7 +92,7 @@ fn the_version_names_formats_features_and_build() {
     }
     let features: Vec<&str> = told["features"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     let all = ["shm", "unix", "tcp", "mount", "run", "storage-dir", "storage-file"];
-    // The program that tests run is built beside the simulation; `make build` looks that what is released is not.
+    // The program that tests run is built beside the simulation; `make build` checks that the released program is not.
     let rest: Vec<&str> = features.into_iter().filter(|name| *name != "sabotage").collect();
     assert_eq!(rest, all);
     let text = place.aze(&["version"]).ok().out;

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Directories of which each has a directory that is renamed: of some of them all that this needs is on one or two servers.
+/// So many directories each have a directory that is renamed: for some of them one or two servers have all that this
+/// needs.
 const COUNT: usize = 24;
 
 fn kill(pid: u32) {
@@ -57,7 +58,7 @@ fn directories_are_renamed_when_keepers_have_died() {
     assert!(shown.contains("keeper: server "), "{shown}");
 }
 
-/// Nobody uses the volume when its keeper dies: the servers of its machine see that, and commands learn of it.
+/// No program uses the volume when its keeper dies: the servers of its machine see that, and commands learn of it.
 #[test]
 fn the_end_of_the_keeper_is_seen_without_programs() {
     let place = Place::new();

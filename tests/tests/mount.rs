@@ -128,7 +128,8 @@ print("sent", flush=True)
 sys.stdin.readline()
 "#;
 
-/// The system lets go of a program's last files a moment after its end: `aze umount` said "in use", and by nobody.
+/// The system lets go of a program's last files a moment after its end: `aze umount` said "in use", and named no
+/// program.
 #[test]
 fn a_mount_that_no_program_uses_is_unmounted_when_it_is_free() {
     let mut place = Place::new();
@@ -163,7 +164,7 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
         assert!(!is_mounted(&dir));
     }
     let (mut front, dir) = Foreground::start(&place);
-    // The command itself may still look at what it has just mounted.
+    // The command itself may still look at the directory it has just mounted.
     wait_until("it is not in use", || Command::new("umount").arg(&dir).status().expect("umount runs").success());
     assert_eq!(front.ended(), 0, "after umount(8)");
     // In use: it disappears at once and ends when the last program lets go of it.

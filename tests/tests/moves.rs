@@ -38,7 +38,7 @@ const MOMENT_MS_MAX: u64 = 400;
 const FILES: usize = 60;
 const FILE_BYTES: usize = 1_400_000;
 
-/// How long a change may take in the worst case: some requests, each of which waits 10 s for a server that is silent.
+/// How long a change may take in the worst case: some requests, and each waits 10 s for a silent server.
 const STEP_TIME_MAX: Duration = Duration::from_secs(50);
 
 /// How long a command may go on when the trouble is over. It gives up a slot that cannot be moved after 60 s.
@@ -115,7 +115,7 @@ impl Trouble {
     }
 }
 
-/// What has slots move.
+/// A way to have slots move.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     Grow,
@@ -253,7 +253,7 @@ impl Volume {
         }
     }
 
-    /// The outcome of what has slots moved, which has some time for it.
+    /// The outcome of the command or server that has slots moved, within some time.
     fn end_of(&self, moving: Moving, who: &str) -> String {
         let Some(command) = moving.command else {
             let pid = moving.leaver.expect("a server leaves");
@@ -268,7 +268,7 @@ impl Volume {
         format!("{}: {}", ran.code, ran.err.lines().last().unwrap_or(""))
     }
 
-    /// Has what was begun brought to its end by commands, which must do that now.
+    /// Has commands bring the move to its end; they must succeed now.
     fn finish(&self, what: Move, who: &str) {
         let number;
         let words: Vec<&str> = match what {
@@ -444,7 +444,7 @@ fn kill(pid: u32) {
     kill_with(pid, libc::SIGKILL);
 }
 
-/// Makes the trouble; what was stopped or cut off goes on when it is over.
+/// Makes the trouble; a stopped server or a node cut off goes on when it is over.
 fn make_trouble(volume: &Volume, moving: &mut Moving, trouble: Trouble, draw: &mut Draw, who: &str) {
     let running = volume.running();
     let victim = running[draw.below(running.len() as u64) as usize];

@@ -266,7 +266,7 @@ fn the_doctor_looks_at_every_node_and_the_network_between_them() {
         for check in ["launcher", "build", "directory", "memory", "descriptors", "clock"] {
             assert_eq!(state(node, check), Some("good".into()), "{check}: {node}");
         }
-        // On a busy machine a pair may be slower than the others, of which the doctor warns.
+        // On a busy machine a pair may be slower than the others, and the doctor warns of it.
         assert!(matches!(state(node, "network"), Some(state) if state == "good" || state == "warned"), "{node}");
     }
     // The launcher reaches the third node, and other nodes do not.

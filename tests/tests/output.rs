@@ -1,5 +1,5 @@
-//! Standard output and standard error that nobody reads, or that cannot be written: a command does its work to the end and
-//! says so by its exit code.
+//! Standard output and standard error that no process reads, or that cannot be written: a command does its work to the
+//! end and says so by its exit code.
 
 use aze_tests::{Place, Ran};
 use std::fs::File;
@@ -79,6 +79,6 @@ fn output_that_cannot_be_written_is_an_error() {
         let ran = into(&place, command, full(), Stdio::piped()).code(5);
         assert!(ran.err.contains("write to standard output: no space left on device"), "{command:?}: {}", ran.err);
     }
-    // No log is worth the end of a server: what it has to say is dropped.
+    // No log is worth the end of a server: a line that it cannot write is dropped.
     into(&place, &["stat", "/no/such"], Stdio::piped(), full()).code(2);
 }

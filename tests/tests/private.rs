@@ -1,4 +1,4 @@
-//! `aze mkdir --private`: what is made below is on one server, for commands and through a mount.
+//! `aze mkdir --private`: files made below are on one server, for commands and through a mount.
 
 use aze_tests::{Place, wait_until};
 use serde_json::Value;

@@ -145,7 +145,7 @@ fn a_file_that_is_not_proven_to_be_elsewhere_stays() {
     for name in all {
         assert!(tree.join(name).exists(), "{name}");
     }
-    // What is open goes on as if nothing had been.
+    // The open file goes on as if nothing had been.
     held.write_all_at(b"more", 0).expect("room");
     held.sync_all().expect("room");
     drop(held);
@@ -233,7 +233,7 @@ fn a_volume_that_was_started_again_releases_only_if_told() {
     place.aze(&["down", "--force"]).ok();
 }
 
-/// What is open for writing is left out, named by its number, and taken when it is closed.
+/// A file open for writing is left out, named by its number, and taken when it is closed.
 #[test]
 fn files_are_staged_when_nobody_has_them_open_for_writing() {
     let mut place = Place::new();

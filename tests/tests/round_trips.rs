@@ -10,7 +10,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(50);
 /// Volumes of these many servers are looked at.
 const SERVERS: [&str; 2] = ["4", "16"];
 
-/// Runs of one command, of which each may be slowed down by what else the machine does. Most take one or two.
+/// Runs of one command; other work of the machine may slow each one down. Most take one or two.
 const RUNS_MAX: u32 = 40;
 
 /// A volume and a line to it.
@@ -66,7 +66,7 @@ fn names(stem: &str, count: u32) -> String {
     (0..count).map(|index| format!(" aze:/d/{stem}-{index}")).collect()
 }
 
-/// Many names are on more servers than one, of which the others are connected to a round trip after the first.
+/// Many names are on more servers than one: the client connects to the others a round trip after the first.
 const CONNECTING: u32 = 2;
 
 #[test]
@@ -130,7 +130,7 @@ fn operands_that_depend_on_each_other_are_done_in_their_order() {
     }
 }
 
-/// Connecting, proving oneself, and saying farewell: whatever else a command waits for is its operation.
+/// Connecting, proving oneself, and saying farewell: all other waiting of a command is for its operation.
 const BESIDE_THE_OPERATION: u32 = 3;
 
 #[test]

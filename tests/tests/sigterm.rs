@@ -50,7 +50,7 @@ fn servers_in_directories_that_get_sigterm_leave_under_work() {
     servers_leave(&["--storage", "DIR"], &[3, 0], &["left", "up", "up", "left"]);
 }
 
-/// Without the option, SIGTERM ends a server, and what it has is lost.
+/// Without the option, SIGTERM ends a server, and its data are lost.
 #[test]
 fn without_the_option_sigterm_ends_a_server() {
     let place = Place::new();
@@ -62,7 +62,7 @@ fn without_the_option_sigterm_ends_a_server() {
     assert_ne!(states(&place)[1], "left");
 }
 
-/// A batch system that ends a job signals all servers at once: nobody is there who could take anything.
+/// A batch system that ends a job signals all servers at once: no server is left that could take anything.
 #[test]
 fn servers_that_all_get_sigterm_end() {
     let place = Place::new();
@@ -76,7 +76,7 @@ fn servers_that_all_get_sigterm_end() {
     place.aze(&["down", "--force"]).ok();
 }
 
-/// Of one server nobody could take anything; when the time is over it ends; SIGINT ends it at once.
+/// No other server could take anything from the only one; when the time is over it ends; SIGINT ends it at once.
 #[test]
 fn a_server_that_cannot_leave_ends_and_says_why() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Staging: what a receipt says is true, whatever happens while it comes about.
+//! Staging: a receipt says the truth, also with faults while it comes about.
 
 use aze_tests::disk::Disk;
 use aze_tests::staging::{ended, names, priorities, receipts, text};
@@ -78,7 +78,7 @@ fn a_volume_is_staged_into_another_one() {
     run(Command::new("diff").args(["-r", "--no-dereference"]).args([&src, &back]));
     let [first, second] = ["a", "sub/third"].map(|name| fs::metadata(back.join(name)).expect("a file").ino());
     assert_eq!(first, second, "names of one file stay so");
-    // What has not changed is not copied again; what has is.
+    // Unchanged files are not copied again; changed ones are.
     place.aze(&["cp", text(&src.join("none")), &at(&one, "/run/more")]).ok();
     let again = [&words[..4], &["--json"]].concat();
     let told: Value = serde_json::from_str(&place.aze(&again).ok().out).expect("JSON");
@@ -132,7 +132,7 @@ fn what_goes_in_and_out_again_is_proven_on_both_ways() {
     }
     let blocks = fs::metadata(dst.join("run/sub/sparse")).expect("a file").blocks();
     assert!(blocks < 1 << 10, "a hole stays a hole: {blocks} blocks");
-    // A file alone, and what is refused.
+    // A file alone, and refused commands.
     out(&place, &dst.join("run"), &["--atomic"]).ok();
     place.aze(&["stage", "out", "aze:/in/a", text(&dst.join("alone")), "--quiet"]).ok();
     assert_eq!(fs::read(dst.join("alone")).expect("a file"), b"contents");
@@ -143,8 +143,8 @@ fn what_goes_in_and_out_again_is_proven_on_both_ways() {
     out(&place, &dst.join("run"), &["--receipt", text(receipt)]).code(5);
 }
 
-/// A program writes one mark after the other over all chunks of a file but the first, so that its home hears of it once a second
-/// only. What is staged was there at one moment, or nothing is said of it.
+/// A program writes one mark after the other over all chunks of a file but the first, so that its home hears of it once
+/// a second only. The staged contents were there at one moment, or nothing is said of them.
 #[test]
 fn a_file_that_is_written_is_staged_as_of_one_moment_or_not_at_all() {
     const CHUNKS: u64 = 24;
@@ -678,7 +678,7 @@ fn a_small_file_is_staged_with_few_requests() {
         run(words);
         let after = asked_of_each(&place, FILES);
         let of = |kind: &str| after.get(kind).unwrap_or(&0) - before.get(kind).unwrap_or(&0);
-        // A tenth for directories, closes and what is asked once.
+        // A tenth for directories, closes and requests that come once.
         let too_many = most.iter().filter(|(kind, count)| of(kind) > count * 100 + 10);
         let too_many: Vec<_> =
             too_many.map(|(kind, count)| format!("{kind}: {} instead of {count}00", of(kind))).collect();
@@ -704,7 +704,8 @@ fn a_small_file_is_staged_with_few_requests() {
     takes("out", &["cp", "-r", "SRC", "aze:/in"], &["stage", "out", "aze:/in", "OUT", "--quiet"], &most);
 }
 
-/// The threads that copy a file of many parts go on with one look for holes, and each server is asked only for what it has not said yet.
+/// The threads that copy a file of many parts go on with one look for holes, and each server is asked only for holes it
+/// has not told yet.
 #[test]
 fn a_file_of_many_holes_is_staged_with_one_look_for_each() {
     const PIECES: u64 = 200;
@@ -728,7 +729,7 @@ fn a_file_of_many_holes_is_staged_with_one_look_for_each() {
         place.aze(&words).ok();
         let after = asked_of_each(&place, PIECES);
         let of = |kind: &str| after.get(kind).unwrap_or(&0) - before.get(kind).unwrap_or(&0);
-        // A tenth for what is asked once.
+        // A tenth for requests that come once.
         assert!((100..=110).contains(&of("Seek")), "{what}, for 100 pieces: {} requests", of("Seek"));
         before = after;
     }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 /// How often a stage is killed, short and long.
 const KILLS: u32 = 20;
 const KILLS_LONG: u32 = 300;
-/// Names of each round that are removed, renamed, changed, and changed underneath by somebody else.
+/// Names of each round that are removed, renamed, changed, and changed in the backing by another user.
 const REMOVED: usize = 250;
 const RENAMED: usize = 10;
 const CHANGED: usize = 10;
 const FOREIGN: usize = 3;
-/// Files of 4 MiB that nobody changes: more than the volume has room for.
+/// Files of 4 MiB that no program changes: more than the volume has room for.
 const FILLERS: usize = 40;
 const SIZE: &str = "132M";
 
@@ -47,7 +47,7 @@ fn make(root: &Path) {
     }
 }
 
-/// Removes, renames and changes files of a round in the volume, of which nothing was read, and puts something of others below.
+/// Removes, renames and changes unread files of a round in the volume, and puts files of others below.
 fn change(mounted: &Path, below: &Path) {
     (0..REMOVED).for_each(|number| fs::remove_file(mounted.join(format!("gone/{number}"))).expect("a removal"));
     fs::create_dir(mounted.join("away")).expect("a directory");

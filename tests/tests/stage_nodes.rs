@@ -195,7 +195,7 @@ fn a_volume_over_nodes_is_staged_by_all_of_them() {
     site.is_clean();
     site.has_no_workers();
 
-    // One node reads back what it has written itself; two that are one kernel are one node.
+    // One node reads back its own files; two that are one kernel are one node.
     site.out("one", "10.66.0.2", &["--receipt", text(&dst.join("one.jsonl"))]).ok();
     let own = BTreeSet::from(["direct", "dropped", "memory"].map(str::to_owned));
     assert!(ways(&dst.join("one.jsonl")).iter().all(|way| own.contains(way)));
@@ -373,7 +373,7 @@ fn a_volume_over_nodes_is_staged_into_another_one() {
     site.aze(&["stage", "out", "aze://w/copy", text(&site.dst.join("run")), "--quiet", "--nodes", "all"]).ok();
     site.is_same("run");
 
-    // Only what has changed since is copied again.
+    // Only files that have changed since are copied again.
     fs::write(src.join("none"), "more").expect("a file");
     site.aze(&["cp", text(&src.join("none")), "aze://v/in/more"]).ok();
     let told = json(&between("aze://w/copy", "2", &site.place.path("again.jsonl")).ok().out);

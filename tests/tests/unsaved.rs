@@ -157,7 +157,7 @@ fn what_is_nowhere_else_is_staged_out_before_the_end_if_asked_for() {
     place.aze(&["receipt", "verify", text(&receipts()[0])]).ok();
     run(Command::new("diff").args(["-r", "--no-dereference"]).args([&src, &out.join("src")]));
     fs::remove_file(&receipts()[0]).expect("it goes");
-    // What was staged in and has not changed is not copied back.
+    // Files that were staged in and have not changed are not copied back.
     place.up(&["--servers", "2"]);
     place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
     place.aze(&["cp", text(&src.join("a")), "aze:/in/sub/result"]).ok();

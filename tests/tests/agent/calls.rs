@@ -63,7 +63,7 @@ impl AgentProcess {
 }
 
 impl AgentProcess {
-    /// What it has written to its log.
+    /// The text of its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.socket.with_extension("log")).expect("a log")
     }
@@ -286,7 +286,7 @@ impl Program {
         self.has_lost_its_agent()
     }
 
-    /// True if the channel ends instead of an answer to what was asked.
+    /// True if the channel ends instead of an answer to the request.
     pub fn has_lost_its_agent(&self) -> bool {
         receive(&self.channel).0.is_empty()
     }

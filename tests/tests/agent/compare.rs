@@ -13,7 +13,7 @@ use std::path::Path;
 /// What a call gives: a number, or an error number below 0; and what came with it.
 pub type Said = (i64, Vec<u8>);
 
-/// A file system with numbers for what is open.
+/// A file system with numbers for open files.
 pub trait Files {
     /// open(2) under a number of the caller's choice.
     fn open(&mut self, number: u64, dir: u64, path: &str, flags: i32, mode: u32) -> i64;
@@ -25,7 +25,7 @@ pub trait Files {
     fn write(&mut self, number: u64, data: &[u8], offset: Option<u64>) -> i64;
     /// lseek(2).
     fn seek(&mut self, number: u64, offset: i64, whence: i32) -> i64;
-    /// fstatat(2): kind and rights, names, owner, length of what is no directory.
+    /// fstatat(2): kind and rights, names, owner, length unless it is a directory.
     fn stat(&mut self, dir: u64, path: &str, follow: bool) -> Said;
     /// All names of a directory, from the position on, in order.
     fn names(&mut self, number: u64) -> Said;

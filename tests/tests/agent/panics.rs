@@ -101,8 +101,9 @@ const PATHS: [&str; 16] = [
     "/nothing",
 ];
 
-/// A panic of the client before a request of a call is sent, or after it was answered, fails that call with EIO, whatever the call
-/// was. The agent's programs go on, and what they find afterwards is what a program of another agent finds.
+/// A panic of the client before a request of a call is sent, or after it was answered, fails that call with EIO,
+/// whichever call it was. The agent's programs go on, and what they find afterwards is what a program of another agent
+/// finds.
 #[test]
 fn a_panic_of_the_client_fails_one_call_and_no_later_answer_is_wrong() {
     let (place, volume, mut program, agent) = volume_with_agent();

@@ -107,7 +107,7 @@ fn contents_come_with_an_open_until_something_changes() {
     let heard = second.call(Op::StatOpen, Request { desc: of_second, ..Request::default() }, &[]);
     assert_eq!(take::<Stat>(&heard.bytes).size, 5);
     assert!(!may_be_shown(&shared, kept));
-    // What has come behind contents that were read to their end is seen.
+    // A program sees bytes that came behind contents it had read to their end.
     let (_, of_second, _held_five) = fresh(&mut second, b"other");
     assert_eq!(other.write(of_other, b"more"), 4);
     assert_eq!(second.read_at(of_second, 5), b"more");

@@ -15,8 +15,9 @@ fn intercepted(script: &str) -> [&str; 7] {
     ["run", "--door", "intercept", "--", "bash", "-c", script]
 }
 
-/// A tree of processes with open files, positions that they share, and locks: pipes, a make, processes of python, children
-/// of posix_spawn(3), in `$MPI` processes of MPI. The witness is not stopped: it writes, reads, and says what it is told.
+/// A tree of processes with open files, positions that they share, and locks: pipes, a make, processes of python,
+/// children of posix_spawn(3), in `$MPI` processes of MPI. The witness is not stopped: it writes, reads, and repeats
+/// each line it gets.
 const TREE: &str = r#"
     cd /aze/tree && exec 7<&0 8>&1 > /dev/null < /dev/null 3<> shared 4>> log
     WITNESS=1 bash -c 'echo ready; while read -r line; do
@@ -52,7 +53,7 @@ for file in files:
 /// How long a tree may take on a machine that is busy.
 const TREE_TIME_MAX: Duration = Duration::from_secs(200);
 
-/// What is done to a tree.
+/// How a test treats a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Ends,

@@ -1,4 +1,4 @@
-//! Names and attributes that programs look up in published indexes, without their agent: they see what it would see.
+//! Names and attributes that programs look up in published indexes, without their agent: they see the same as it would.
 
 use super::{SYMBOLS, agent_pids, gate, through, volume};
 use aze_tests::{PATIENCE, Place, Ran, clib, leave_out, program, run, servers, signal, wait_until};
@@ -68,7 +68,7 @@ impl Watcher {
         Watcher { child, input, said }
     }
 
-    /// What it answers to a line.
+    /// Its answer to a line.
     pub fn says(&mut self, path: &str) -> String {
         writeln!(self.input.as_mut().expect("a pipe"), "{path}").expect("it reads");
         self.said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("what is said of {path}"))
@@ -172,7 +172,7 @@ fn what_others_change_is_seen_at_once() {
     let mount = place.mount();
     let mut watcher = Watcher::start(&place);
     let missing = "ENOENT no ENOENT";
-    // A change by another agent, or a mount, and what is seen then of which name.
+    // A change by another agent, or a mount, and the attributes that names show then.
     let steps: &[(&str, &[(&str, &str)])] = &[
         ("true", &[("d/f", "4:644:1 yes"), ("d/none", missing), ("d/e/h", "2:644:1 yes"), ("x/g", "8:644:1 yes")]),
         ("echo more >> $D/d/f", &[("d/f", "9:644:1 yes")]),
@@ -282,7 +282,7 @@ fn a_directory_that_may_not_be_searched_any_more_says_nothing() {
     run(&mut user(&["down"]));
 }
 
-/// Of an open file the agent may know more than the servers do: times of writes, and what it has learnt.
+/// Of an open file the agent may know more than the servers do, such as times of writes.
 #[test]
 fn what_processes_of_one_run_do_is_seen_by_the_others() {
     let Some((place, _)) = volume("what_processes_of_one_run_do_is_seen_by_the_others") else { return };
@@ -350,7 +350,7 @@ fn nothing_is_believed_of_a_server_that_was_killed_nor_without_an_agent() {
         let killed = if kills_agent { agent } else { servers::pids(&place, &name)[1] };
         let process = process(killed);
         if !kills_agent {
-            // It cannot say what it sees of the server.
+            // It cannot tell its programs of the server's end.
             signal(agent, libc::SIGSTOP);
         }
         signal(killed, libc::SIGKILL);

@@ -1,4 +1,5 @@
-//! Small files that programs open for reading and writing: contents come with the open, and each read shows what is there by then.
+//! Small files that programs open for reading and writing: contents come with the open, and each read shows the
+//! contents of that moment.
 
 use super::lookup::{Watcher, asked};
 use super::{SYMBOLS, through, volume};
@@ -54,7 +55,7 @@ fn a_small_file_is_opened_for_reading_and_writing_and_read_with_one_question() {
         let mut command = place.command(&["run", "--door", "intercept", "--", "python3", "-c", &text]);
         let ran: Ran = command.env(way.0, way.1).env("AZE_INTERCEPT_VERBOSE", "1").output().expect("it starts").into();
         let count = asked(&ran.ok().err);
-        // One for each; and one more for those before the program has the indexes, of which it asks for seven things.
+        // One for each; and one more for those before the program has the indexes, for which it asks seven times.
         assert!((u64::from(FILES)..u64::from(FILES) + 30).contains(&count), "{count} questions {way:?}");
     }
 }
