@@ -32,7 +32,7 @@ pub enum Sabotage {
     TellBeforeMoves,
     /// A rename asks nothing about its second directory before it begins.
     RenameUntold,
-    /// A server's client opens a file again by a name in a directory of which the server is not told.
+    /// A server's client opens a file again by a name in a directory whose changes the server is not told.
     BelieveNamesUntold,
     /// New rights of the root are told to those servers only that have got its stub.
     TellHoldersOfRoot,
@@ -110,7 +110,7 @@ pub enum Sabotage {
     DecideAlone,
     /// A new keeper does not wait for what servers know of the one before.
     TakeOverUnheard,
-    /// A new keeper counts the namespace epoch on from what it knows itself.
+    /// A new keeper counts the namespace epoch on from its own number.
     TakeOverEpoch,
     /// A new keeper gives the token although transactions have it.
     TakeOverTokens,

@@ -103,7 +103,7 @@ struct Places {
 }
 
 impl Places {
-    /// Those of a volume of so many shards, of which these are here.
+    /// The places of a volume of so many shards; these shards are here.
     fn new(shards: u32, cells: impl Iterator<Item = ShardCell>) -> Places {
         let pages = (0..(shards as usize).div_ceil(PAGE)).map(|_| OnceLock::new()).collect();
         let places = Places { shards, pages };

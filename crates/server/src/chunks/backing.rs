@@ -160,7 +160,7 @@ impl Server {
             return Err(self.told(ino, BackingError::Changed(why)));
         }
         if bytes.iter().all(|byte| *byte == 0) {
-            // One block says that the chunk was read; what is not stored reads as zeros.
+            // One block says that the chunk was read; blocks that are not stored read as zeros.
             bytes.truncate(BLOCK_BYTES);
         }
         let sums = piece_sums(0, &bytes);

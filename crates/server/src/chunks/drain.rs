@@ -194,7 +194,8 @@ impl Server {
             let known = Known { generation, backing: backing.clone(), chunk_bits: *chunk_bits, may_change: false };
             self.backed.learn(ino, known, self.backed.forgotten());
         }
-        // What is known of a later origin stays, and so may what was known when something was forgotten just now.
+        // This server keeps a later origin that it knows of, and may keep an older one when it has just forgotten
+        // others.
         let is_other = tells && self.backed.known(ino).is_some_and(|known| known.backing.origin != backing.origin);
         let (mut wraps, mut sum, mut counted) = (0u64, 0u64, Vec::new());
         for cell in self.shards_of_data(count) {

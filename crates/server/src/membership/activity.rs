@@ -1,4 +1,4 @@
-//! What a server answers when it is asked what it does at this time.
+//! A server's answer about its present work.
 
 use crate::membership::state::activity::TIMED_ONE_IN;
 use crate::state::Server;
@@ -28,7 +28,8 @@ impl Server {
         }
     }
 
-    /// What was asked for of late; files that were opened by their numbers, as through mounts, by names that lead to them.
+    /// Recent requests, by object; files that were opened by their numbers, as through mounts, by names that lead to
+    /// them.
     fn recent(&self) -> RecentActivity {
         let mut recent = self.activity.recent(self.io.mono_ns());
         for file in recent.files.iter_mut().filter(|file| file.name.0.is_empty()) {

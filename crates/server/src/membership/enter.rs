@@ -50,7 +50,8 @@ fn add_entrant(map: &mut ShardMap, slot: ServerIndex, info: &ServerInfo) -> Resu
         return Err(Failure::new(Code::Invalid, detail));
     }
     map.check_room_for(1).map_err(|why| Failure::new(Code::Limit, why))?;
-    // As of the servers that were there at the start: nothing was lost since, and what is known of a slot holds where it goes.
+    // As of the servers that were there at the start: nothing was lost since, and knowledge of a slot holds where the
+    // slot goes.
     let (since, began) = (MapEpoch::first_of(0), MapEpoch::first_of(map.epoch.starts()));
     map.servers.push(ServerInfo {
         incarnation: Incarnation(0),

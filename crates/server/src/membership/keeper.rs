@@ -128,7 +128,7 @@ impl Server {
         Ok(Some(agreed))
     }
 
-    /// The servers of which a volume in directories consists, which are those that have slots, by a map.
+    /// The servers of a volume in directories: those that have slots, by a map.
     pub(super) fn parts_by(&self, agreed: Option<&Agreed>) -> BTreeSet<ServerIndex> {
         let file = self.persistence.as_ref().and_then(|persistence| persistence.placement.as_ref());
         let made_with = || (0..self.config.servers).map(ServerIndex).collect();
@@ -363,7 +363,8 @@ impl Server {
         })
     }
 
-    /// Whether, by the map as it is now, the process of a server has ended, and the next one brings to an end what it had begun.
+    /// Whether, by the map as it is now, the process of a server has ended, and the next one brings its unfinished work
+    /// to an end.
     fn awaits(&self) -> impl Fn(Living) -> bool {
         // Looked at in advance: who puts a map into use locks it, and then the token.
         let (map, is_persistent) = (self.map(), self.persistence.is_some());

@@ -1,8 +1,8 @@
 //! Servers leave the volume.
 //!
-//! The keeper moves their slots to servers that stay, one for each request of the command that wants it, so that the end of that
-//! command ends nothing but the moves to come. A server without slots has left: the map says so, nobody asks it any more, and its
-//! process ends when it has told others what it owes them.
+//! The keeper moves their slots to servers that stay, one for each request of the command that wants it, so that the
+//! end of that command ends nothing but the moves to come. A server without slots has left: the map says so, no server
+//! or client asks it any more, and its process ends when it owes others no word.
 
 use crate::membership::takeover::is_stale;
 use crate::sabotage::Sabotage;
@@ -24,7 +24,8 @@ const NOTICE_TIME_MAX: Duration = Duration::from_millis(200);
 /// servers that it knows.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How long it has to tell other servers what it owes them. One that does not answer for so long has ended, most likely.
+/// How long it has to tell other servers the words it owes them. One that does not answer for so long has ended, most
+/// likely.
 const OWED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long after a server has left its process may go on.
@@ -323,7 +324,7 @@ impl Server {
         noted.await.map(drop)
     }
 
-    /// Notes that this server owes another one a word, until what it gives is dropped.
+    /// Notes that this server owes another one a word, until the returned guard is dropped.
     pub(crate) fn owes(&self) -> Owed {
         self.owed.fetch_add(1, Ordering::SeqCst);
         Owed(self.owed.clone())

@@ -228,7 +228,7 @@ impl Server {
 
     /// Finds out whether a move was decided that the group has left open.
     async fn settle_move(self: &Arc<Self>) -> Result<(), Failure> {
-        // A decision after it, since only that shows what has become of it.
+        // A decision after it, since only that shows whether the move took effect.
         self.change_map(None, |_| Ok(true)).await?;
         self.keeper.ends_move();
         Ok(())

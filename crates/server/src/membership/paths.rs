@@ -35,7 +35,7 @@ const CHANGES_TOLD: usize = 64;
 const ENTRIES_SEEN_MAX: usize = 4096;
 const WITHIN_MAX: usize = 256;
 
-/// What is asked of a server.
+/// The directories about which a server is asked.
 #[derive(Clone, Default)]
 struct Asked {
     at_home: Vec<Ino>,
@@ -48,7 +48,7 @@ struct Round {
     next: BTreeMap<ServerIndex, Asked>,
     /// Directories whose homes have been asked, or are about to be.
     seen: BTreeSet<Ino>,
-    /// Somebody may be missing.
+    /// False if a server may be missing.
     is_all: bool,
 }
 
@@ -99,7 +99,7 @@ impl Server {
         let map = self.map();
         match map.home_of(dir).filter(|home| !map.is_gone(*home)) {
             Some(home) => round.next.entry(home).or_default().at_home.push(dir),
-            // Nobody else knows who holds its stub.
+            // No other server knows which servers hold its stub.
             None => round.is_all = false,
         }
     }

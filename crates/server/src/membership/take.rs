@@ -273,7 +273,7 @@ impl Server {
         Ok(())
     }
 
-    /// Clients read again without a request, if no slot is given or taken any more. Whoever calls this ends a move.
+    /// Clients read again without a request, if no slot is given or taken any more. The callers end a move.
     fn resume_reading(&self) {
         if self.moving.phase() == Phase::Rests {
             self.published.resume(self.map_epoch_now());

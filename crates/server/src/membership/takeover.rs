@@ -370,7 +370,7 @@ impl Server {
         let heard = hearing.take().unwrap_or_default();
         if !self.config.switches.is(Sabotage::TakeOverEpoch) {
             let mut last = self.keeper.raising().await;
-            // Servers that nobody can ask now may have been told of later ones.
+            // Servers that do not answer now may have been told of later ones.
             *last = NamespaceEpoch((*last).max(heard.epoch).0 + TOLD_TO_ALL_EVERY);
             self.namespace.adopt(*last);
         }

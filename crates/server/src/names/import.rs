@@ -84,7 +84,7 @@ impl Server {
     }
 
     /// Imports a directory. It may have been begun before: names that are there are left as they are, and none has been
-    /// removed, since nobody could.
+    /// removed, since no request could.
     async fn import_all(self: &Arc<Self>, dir: Ino) -> Result<(), Failure> {
         let Some(over) = &self.config.backing else {
             let detail = format!("{}: it was started without the backing that directory {dir} came from", self.who());

@@ -400,8 +400,8 @@ impl Server {
         self.namespace.refusal(known).map_or(Ok(()), |refusal| Err(Failure::refused(refusal)))
     }
 
-    /// Asks the home of a directory for its stub, which also tells the home that this server's part changes. Learns of changes of paths of which
-    /// the home knows.
+    /// Asks the home of a directory for its stub, which also tells the home that this server's part changes. Learns of
+    /// the changes of paths that the home knows.
     pub(crate) async fn ask_for_stub(self: &Arc<Self>, dir: Ino) -> Result<Reply, Failure> {
         loop {
             let request = Request::StubGet { dir, holder: self.slot(), incarnation: self.incarnation() };
@@ -457,7 +457,7 @@ pub(crate) fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
     names.holders.get(&dir).map(|holders| holders.servers.keys().copied().collect()).unwrap_or_default()
 }
 
-/// The stub of a directory, of which entries here came or went last at `changed`.
+/// The stub of a directory whose entries here came or went last at `changed`.
 fn stub_of(names: &Names, dir: Ino, changed: Time) -> Option<Stub> {
     let inode = names.shard.inode(dir)?;
     let mut attr = inode.attr.clone();

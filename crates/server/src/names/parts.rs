@@ -1,8 +1,9 @@
 //! A directory's counts and times are the sum of its holders' parts, which the directory's home keeps.
 //!
-//! Who has said its part promises to tell the home before it answers a change of it. So a directory that nobody changes costs one request,
-//! however many servers have entries of it, and one that is changed costs a question to each server with a change since the last look.
-//! The home is told by what it gets anyway from a server that wants to change entries: the request for the stub.
+//! A server that has said its part promises to tell the home before it answers a change of it. So a directory that no
+//! server changes costs one request, however many servers have entries of it, and one that is changed costs a question
+//! to each server with a change since the last look. A server that wants to change entries tells the home by a request
+//! that it sends anyway, the one for the stub.
 
 use super::state::parts::Part;
 use crate::sabotage::Sabotage;
@@ -134,7 +135,7 @@ impl Server {
     pub(crate) async fn parts_told(&self, dirs: Changed, deadline_ns: u64) {
         for dir in dirs.into_iter().flatten() {
             while let Some(mut waiting) = self.directories.untold.wait(dir) {
-                // After the deadline nobody waits for the answer.
+                // After the deadline no client waits for the answer.
                 let left = Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
                 let is_told = self.io.timeout(left.min(WORD_TIME_MAX), &mut waiting.told).await.is_some();
                 if is_told || left < WORD_TIME_MAX || self.directories.untold.gives_up(dir, &waiting) {

@@ -1,4 +1,4 @@
-//! What a server that comes back alone does with what was under way between it and the others, which go on.
+//! How a server that comes back alone ends the work that was under way between it and the others, which go on.
 //!
 //! Before it serves clients it learns which servers have stubs of its directories, and which sessions are refused. All
 //! else is brought to an end while it serves: the names concerned are locked, and requests for them wait. A rename that
@@ -59,7 +59,7 @@ impl Server {
         self.directories.take_left(left);
     }
 
-    /// Learns what the other servers know, begins to bring to an end what was under way, and serves clients.
+    /// Learns what the other servers know, begins to bring unfinished work to an end, and serves clients.
     pub(crate) async fn settle(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
         if self.map().home_of(Ino::ROOT).is_some_and(|home| self.map().is_gone(home)) {
@@ -76,7 +76,7 @@ impl Server {
         Ok(())
     }
 
-    /// This server holds its own directories of which it has entries.
+    /// This server holds its own directories if it has entries of them.
     fn hold_own_directories(&self) {
         let map = self.map();
         for dir in self.directories.held(Ino(0), |dir| map.home_of(dir) == Some(self.slot())).into_keys() {
@@ -146,7 +146,7 @@ impl Server {
         }
     }
 
-    /// A server that has ended comes back with entries of directories of which only it knows.
+    /// A server that has ended comes back with entries of directories, and no other server knows them.
     pub(super) fn suppose_holder(&self, holder: ServerIndex) {
         for cell in self.shards.iter() {
             let inodes = |inode: &aze_meta::Inode| (inode.attr.kind == FileKind::Directory).then_some(inode.attr.ino);
@@ -406,8 +406,8 @@ impl Server {
         Ok(())
     }
 
-    /// Another server has come back: files that it has deleted, and said so to nobody, have no data here any more. A
-    /// later end of it is seen from here, if it is near.
+    /// Another server has come back: data here of files that it has deleted without telling are dropped. A later end of
+    /// it is seen from here, if it is near.
     pub(crate) fn has_come_back(self: &Arc<Self>, other: ServerIndex) {
         self.drop_strays_of(other);
         if self.map().server(other).is_some_and(|info| info.host == self.config.host) {

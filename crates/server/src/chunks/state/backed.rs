@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Files of which a server remembers what their homes have said, about 300 bytes each; when there are more it begins
-/// anew, and asks again.
+/// Files whose homes' words a server remembers, about 300 bytes each; when there are more it begins anew, and asks
+/// again.
 const KNOWN_MAX: usize = 1 << 16;
 
 /// Files that stages have claimed, 24 bytes each; when there are more it begins anew, and those have to be claimed again.
@@ -19,7 +19,7 @@ const CLAIMED_MAX: usize = 1 << 16;
 /// Runs of data in the backing for which one request asks.
 const RUNS_MAX: usize = 256;
 
-/// Files of which a server reports once that they have changed underneath; when there are more it begins anew.
+/// Files that a server reports once as changed in the backing; when there are more it begins anew.
 const REPORTED_MAX: usize = 1 << 12;
 
 /// What a request lacks of a file that came from the backing.

@@ -290,7 +290,7 @@ impl PublishedIndex {
             | Op::LinkDrop { ino, .. }
             | Op::LinkForget { ino, .. }
             | Op::SetLinks { ino, .. } => self.clear_inode(*ino),
-            // An imported name was unknown to every client; what is noted of a backing is no attribute.
+            // An imported name was unknown to every client; notes about a backing are no attributes.
             Op::Import { key, .. } => self.clear_entry(key),
             Op::MakeRoot { .. }
             | Op::ImportedAll { .. }

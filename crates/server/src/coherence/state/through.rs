@@ -40,7 +40,7 @@ pub struct Wanted {
     pub contents: bool,
     /// The epoch of the namespace: paths that were found earlier may be wrong.
     pub epoch: NamespaceEpoch,
-    /// A name leads to the same file as before, without a request, only in a directory of which this is true.
+    /// A name leads to the same file as before, without a request, only in a directory for which this gives true.
     pub is_told: IsTold,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Keeper {
     open: Mutex<Option<u64>>,
     /// The newest maps that this server has decided with none of another keeper between them.
     decided: Mutex<Decided>,
-    /// Moves of which a server is still to be told that they have ended, in their order. One task tells each server.
+    /// Ended moves that a server is still to be told of, in their order. One task tells each server.
     ended: Mutex<BTreeMap<ServerIndex, VecDeque<Ended>>>,
     /// Answers about the keeper before, until all servers have answered; `None`: there is nothing to hear.
     hearing: AsyncMutex<Option<HeardOf>>,
@@ -280,7 +280,7 @@ impl Keeper {
         (end, is_first)
     }
 
-    /// The move that a server is to be told of next; if there is none, nobody tells that server any more.
+    /// The move that a server is to be told of next; if there is none, no task tells that server any more.
     pub(crate) fn next_ended(&self, server: ServerIndex) -> Option<u64> {
         let mut ended = self.ended.lock();
         let next = ended.get(&server).and_then(|ended| ended.front()).map(|end| end.moving);

@@ -105,8 +105,8 @@ pub(crate) struct Pending {
     pub(crate) finished: Vec<TxId>,
 }
 
-/// All that a giver has sent of a slot when it says so. One that goes on serving the slot then sends more pieces, of which the first says
-/// that the others begin anew.
+/// All that a giver has sent of a slot when it says so. A giver that goes on serving the slot then sends more pieces;
+/// the first of them says that the others begin anew.
 #[derive(Clone, Copy)]
 pub(crate) struct Sending {
     pub(crate) moving: u64,
@@ -197,7 +197,7 @@ impl Moving {
         }
     }
 
-    /// Begins to work on something, in whatever phase.
+    /// Begins to work on something, in any phase.
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         self.under_way.fetch_add(1, SeqCst);
         UnderWay(self.clone())
@@ -302,7 +302,7 @@ impl Moving {
     /// `look` says what, once nothing that has begun before can put it there.
     ///
     /// # Errors
-    /// What it is; the phase is as before.
+    /// The obstacle; the phase is as before.
     pub(crate) fn try_to_give(&self, gives: Phase, look: impl FnOnce() -> Option<String>) -> Result<(), String> {
         let busy = || match self.under_way() {
             0 => None,
@@ -539,8 +539,8 @@ impl Moving {
         }
     }
 
-    /// The giver serves the slot still, or did so again, and sends it once more: what it was told of an earlier sending does not count for
-    /// this one. Gives what of directories came with that.
+    /// The giver serves the slot still, or did so again, and sends it once more: its words about an earlier sending do
+    /// not count for this one. Gives what of directories came with that.
     pub(crate) fn begins_anew(&self, moving: u64) -> BTreeMap<Ino, Brought> {
         let mut table = self.table.lock();
         let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);

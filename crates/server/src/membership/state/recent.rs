@@ -9,7 +9,7 @@ use aze_proto::wire::Blob;
 use aze_proto::{Ino, Name, Request};
 use std::collections::BTreeMap;
 
-/// How long a window lasts: what is told is between one and two of them old.
+/// How long a window lasts: the counts told are between one and two of them old.
 const WINDOW_NS: u64 = 4_000_000_000;
 
 /// Counters of a window. Something that is asked for more often than one time in so many has one.

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Ended sessions that are remembered in order to refuse their late requests.
 const ENDED_KEPT: usize = 65_536;
 
-/// Ended sessions of which a server is told that comes back alone.
+/// Ended sessions that a server is told of when it comes back alone.
 const FENCED_KEPT: usize = 16_384;
 
 #[derive(Default)]

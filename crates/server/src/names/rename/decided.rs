@@ -124,7 +124,7 @@ impl Server {
         self.unlock_source(plan);
     }
 
-    /// The end of a rename: the old name goes, or gets what had the new one, and its lock goes.
+    /// The end of a rename: the old name goes, or gets the inode that had the new one, and its lock goes.
     pub(crate) fn resolve_source(&self, plan: &Move, moved: &Moved) {
         let Some(cell) = self.shards.get(plan.old_shard(self.config.shards)) else { return };
         let mut names = cell.names.lock();

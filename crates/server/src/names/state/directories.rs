@@ -128,7 +128,7 @@ impl Directories {
         *self.left.lock() = left;
     }
 
-    /// The directories that `is_wanted` of which something is here: rights and round of a closing, in the order of
+    /// The directories with something here that `is_wanted` chooses: rights and round of a closing, in the order of
     /// their numbers from `from` on.
     pub(crate) fn held(&self, from: Ino, is_wanted: impl Fn(Ino) -> bool) -> BTreeMap<Ino, (u64, u64)> {
         let mut all = BTreeMap::new();
@@ -351,9 +351,10 @@ impl Directories {
         }
     }
 
-    /// The stub of the root could not be had, since its home `is_gone`: what that has told every server counts. Nobody changes it meanwhile. A
-    /// home that comes back asks every server which stubs it has, after that has heard of its comeback: it is asked here within the
-    /// directory's lock, so that either the home hears of this one, or this server does not take it.
+    /// The stub of the root could not be had, since its home `is_gone`: the stub that it has told every server counts.
+    /// No server changes it meanwhile. A home that comes back asks every server which stubs it has, after that has
+    /// heard of its comeback: it is asked here within the directory's lock, so that either the home hears of this one,
+    /// or this server does not take it.
     pub(crate) fn take_root(&self, fetch: u64, is_gone: impl FnOnce() -> bool) -> bool {
         let mut part = self.part(Ino::ROOT).lock();
         let Some(directory) = part.get_mut(&Ino::ROOT) else { return false };
@@ -382,7 +383,7 @@ impl Directories {
         }
     }
 
-    /// The stub of a directory that goes could not be had: what is here of the directory stays.
+    /// The stub of a directory that goes could not be had: this server's part of the directory stays.
     fn keep_left(&self, dir: Ino, directory: &Directory) {
         let Directory { entries, subdirs, changed, is_promised, .. } = *directory;
         if entries > 0 || changed > Time(0) {
@@ -528,7 +529,7 @@ impl Directories {
         match &mut directory.state {
             State::Fetching { newer, .. } => *newer = Some(stub),
             State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => {
-                // What has been imported stays so, also if the news are older than that.
+                // An imported directory stays so, also if the news are older than the import.
                 let is_behind = held.is_behind && stub.is_behind;
                 *held = Stub { is_behind, ..stub };
             }

@@ -87,8 +87,8 @@ impl Opens {
         self.all.remove(&(ino, session, handle)).is_some()
     }
 
-    /// Takes away all that a session has open; gives the files that are now open in no session. Unless the session `is_over`,
-    /// those that it may still write stay known. What it has frozen stays frozen, see [`Self::thaw`].
+    /// Takes away all that a session has open; gives the files that are now open in no session. Unless the session
+    /// `is_over`, those that it may still write stay known. A file that it has frozen stays frozen, see [`Self::thaw`].
     pub(crate) fn remove_session(&mut self, session: SessionId, is_over: bool) -> Vec<Ino> {
         let (mut inos, away) = (Vec::new(), &mut self.away);
         if is_over {

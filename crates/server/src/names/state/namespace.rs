@@ -33,8 +33,8 @@ impl Namespace {
         NamespaceEpoch(self.epoch.load(Ordering::SeqCst))
     }
 
-    /// Takes note of changes, of which the last one raised the namespace to `epoch`, and each of the others to the one before. A gap means that
-    /// this server missed some: a client that is older than the gap has to forget everything.
+    /// Takes note of changes: the last one raised the namespace to `epoch`, and each of the others to the one before. A
+    /// gap means that this server missed some: a client that is older than the gap has to forget everything.
     pub(crate) fn push(&self, epoch: NamespaceEpoch, changed: &[Ino]) {
         let mut changes = self.changes.lock();
         let now = self.epoch.load(Ordering::SeqCst);

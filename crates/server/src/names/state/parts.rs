@@ -44,7 +44,7 @@ impl Parts {
         (known, asked)
     }
 
-    /// All of these holders are asked by the question with this number, whatever is known.
+    /// All of these holders are asked by the question with this number, whether their parts are known or not.
     pub(crate) fn ask(&mut self, holders: &[ServerIndex], epoch: MapEpoch, question: u64) {
         self.begin(epoch);
         self.of.extend(holders.iter().map(|holder| (*holder, Known::Asked(question))));
@@ -60,8 +60,8 @@ impl Parts {
     pub(crate) fn learn(&mut self, holder: ServerIndex, question: u64, part: Part) {
         match self.of.get(&holder) {
             Some(Known::Asked(asked)) if *asked == question => drop(self.of.insert(holder, Known::Is(part))),
-            // One of two answers is older than the holder's word that is on its way. Whoever has seen the newer one must not be told the
-            // older one afterwards.
+            // One of two answers is older than the holder's word that is on its way. A client that has seen the newer
+            // one must not be told the older one afterwards.
             Some(Known::Is(known)) if *known != part => self.changes(holder),
             _ => {}
         }

@@ -47,7 +47,7 @@ pub(crate) struct Waiting {
 }
 
 impl Untold {
-    /// Says what has a home told.
+    /// Sets the function that has a home told.
     pub(crate) fn tell_by(&self, tell: Tell) {
         // Set once, when the server is made.
         let _ = self.tell.set(tell);
@@ -164,7 +164,8 @@ mod tests {
         assert_eq!(words.load(Ordering::SeqCst), 1);
     }
 
-    /// Somebody looked at a directory all the time while others made files in it: the first of them were answered when nobody looked any more.
+    /// One client looked at a directory all the time while others made files in it: the first of them got their answers
+    /// only when it looked no more.
     #[test]
     fn an_answer_waits_for_its_own_word_however_often_others_follow() {
         let (untold, _) = untold();

@@ -141,7 +141,7 @@ impl Image {
         Image { switches, ..self }
     }
 
-    /// For a server that comes back alone, if `is_alone`: the others go on with what is under way between them.
+    /// For a server that comes back alone, if `is_alone`: the others go on with the work between them.
     pub(crate) fn alone(self, is_alone: bool) -> Image {
         Image { is_alone, ..self }
     }
@@ -374,7 +374,7 @@ impl Image {
         }
     }
 
-    /// Writes everything down as a checkpoint, after what was found.
+    /// Writes everything down as a checkpoint, after the files found.
     pub(crate) async fn write_down(&mut self, dir: &Arc<dyn Dir>, found: &Found) -> DiskResult<u64> {
         let &Found { next, position, order, .. } = found;
         let writer = Writer::begin(dir.clone(), next, position, order).await?;

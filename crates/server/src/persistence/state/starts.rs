@@ -54,9 +54,10 @@ pub(crate) struct Told {
     pub(crate) away: Vec<Away>,
 }
 
-/// What the first server, number `me`, takes as its own before it counts a start: it was left out of starts that others have counted, has not
-/// noted that one was complete, or another one has begun one that was not. The error says that its directory is older; it counts nothing then,
-/// since by what it has begun it is recognised at the next attempt, too.
+/// What the first server, number `me`, takes as its own before it counts a start: it was left out of starts that others
+/// have counted, has not noted that one was complete, or another one has begun one that was not. The error says that
+/// its directory is older; it counts nothing then, since its count of begun starts tells its age at the next attempt,
+/// too.
 pub(in crate::persistence) fn caught_up(own: Starts, me: ServerIndex, told: &[Told]) -> Result<Starts, String> {
     let begun = told.iter().map(|told| told.begun).fold(own.begun, u64::max);
     let Some(newest) = told.iter().max_by_key(|told| told.complete).filter(|told| told.complete > own.complete) else {
