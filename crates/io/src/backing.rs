@@ -39,7 +39,7 @@ pub struct Found {
     pub rdev: u64,
     /// When it was last read, in nanoseconds since 1970.
     pub atime_ns: i64,
-    /// What it is.
+    /// The identity of the object.
     pub identity: Identity,
     /// How many names it has; of a directory the file system's count.
     pub links: u64,
@@ -78,7 +78,7 @@ pub trait Backing: Send + Sync {
     /// Where its root is, for people.
     fn root(&self) -> &str;
 
-    /// What is there under a path; symbolic links are not followed at its end.
+    /// Looks at the object under a path; symbolic links are not followed at its end.
     fn look(&self, path: Vec<u8>) -> Boxed<'_, BackingResult<Found>>;
 
     /// The names of a directory, if it is still the one of this number.

@@ -1,9 +1,9 @@
 //! Where a panic ends the process, also in one that catches panics.
 //!
-//! The agent of intercepted programs lets a panic end one call (docs/decisions/0090-a-panic-ends-one-call.md). That is right only
-//! where no other call relies on what the panic broke off. A room marks its work as *vital* when others wait for its end, as for the
-//! sending of a request, and a lock whose holder has panicked may hold half a change. This file knows both for the process;
-//! it does not know what is called, nor who catches.
+//! The agent of intercepted programs lets a panic end one call (docs/decisions/0090-a-panic-ends-one-call.md). That is
+//! right only where no other call relies on what the panic broke off. A room marks its work as *vital* when others wait
+//! for its end, as for the sending of a request, and a lock whose holder has panicked may hold half a change. This file
+//! knows both for the process; it does not know the calls, nor who catches.
 
 use std::cell::Cell;
 use std::future::Future;

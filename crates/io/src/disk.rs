@@ -54,7 +54,7 @@ pub trait Dir: Send + Sync {
     fn create_log<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
     /// Opens a file that is there.
     fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
-    /// Gives a file another name, replacing what had it.
+    /// Gives a file another name, replacing the file that had it.
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Boxed<'a, DiskResult<()>>;
     /// Removes a file; one that is not there is no error.
     fn remove<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<()>>;

@@ -1,5 +1,5 @@
 //! A logical clock (Lamport, "Time, clocks, and the ordering of events in a distributed system", 1978): it orders
-//! events by cause, whatever the clocks of the nodes say.
+//! events by cause, regardless of the nodes' clocks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

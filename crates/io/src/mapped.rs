@@ -275,7 +275,7 @@ impl Files {
         DiskError::NotFound(format!("{what} '{name}' in {}: there is no such file", self.memory.name()))
     }
 
-    /// Gives a file another name, replacing what had it.
+    /// Gives a file another name, replacing the file that had it.
     ///
     /// # Errors
     /// There is none; what the memory says.

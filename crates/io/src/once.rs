@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 
 use crate::sync::Mutex;
 
-/// The values that somebody has. It keeps none of them.
+/// The values in use. It keeps none of them.
 #[derive(Default)]
 pub struct Once(Mutex<Vec<Weak<dyn Any + Send + Sync>>>);
 
 impl Once {
-    /// The value that is equal to this one, if somebody has it; else this one, for others.
+    /// The value that is equal to this one, if one is in use; else this one, for others.
     pub(crate) fn get<T: Any + PartialEq + Send + Sync>(&self, value: Arc<T>) -> Arc<T> {
         // They are compared, and the last user of one may drop it here, without the lock.
         let known: Vec<Arc<dyn Any + Send + Sync>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();

@@ -89,7 +89,7 @@ impl Runtime {
 
     /// As [`Runtime::client`], for a library in a program of others: a panic in a task, a handler or a caller's future
     /// ends this runtime instead of the process. The panic goes on to the caller on whose thread it happened, and every
-    /// other and later [`Runtime::block_on`] panics, too: whatever is called from another language catches that.
+    /// other and later [`Runtime::block_on`] panics, too: functions that another language calls catch that.
     ///
     /// # Panics
     /// As [`Runtime::client`].

@@ -47,7 +47,7 @@ pub struct Mutex<T: ?Sized> {
     lock: std::sync::Mutex<T>,
 }
 
-/// What it guards, for the thread that has it.
+/// The guarded value, for the thread that has the lock.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T: ?Sized> {
     guard: std::sync::MutexGuard<'a, T>,
@@ -62,7 +62,7 @@ impl<T> Mutex<T> {
         Mutex { site: Site::here(), lock: std::sync::Mutex::new(value) }
     }
 
-    /// What was locked.
+    /// The guarded value.
     pub fn into_inner(self) -> T {
         also_after_a_panic(self.lock.into_inner())
     }
@@ -89,7 +89,7 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { guard, held: self.site.take_without_waiting::<T>(), site: &self.site })
     }
 
-    /// What is locked, for its only user.
+    /// The guarded value, for its only user.
     pub fn get_mut(&mut self) -> &mut T {
         also_after_a_panic(self.lock.get_mut())
     }
@@ -101,14 +101,14 @@ pub struct RwLock<T: ?Sized> {
     lock: std::sync::RwLock<T>,
 }
 
-/// What it guards, for a thread that reads.
+/// The guarded value, for a thread that reads.
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     guard: std::sync::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
-/// What it guards, for the thread that writes.
+/// The guarded value, for the thread that writes.
 #[derive(Debug)]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     guard: std::sync::RwLockWriteGuard<'a, T>,
@@ -140,7 +140,7 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { guard: also_after_a_panic(self.lock.write()), _held: held }
     }
 
-    /// What is locked, for its only user.
+    /// The guarded value, for its only user.
     pub fn get_mut(&mut self) -> &mut T {
         also_after_a_panic(self.lock.get_mut())
     }
@@ -218,7 +218,7 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: std::sync::Condvar,
-    /// Counted up with the mutex locked: a thread that changes what it guards sees all that slept before.
+    /// Counted up with the mutex locked: a thread that changes the guarded value sees all that slept before.
     sleepers: AtomicUsize,
 }
 

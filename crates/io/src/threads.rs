@@ -171,7 +171,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// A value under a lock, for changes of which threads can wait.
+/// A value under a lock; threads can wait for its changes.
 #[derive(Debug, Default)]
 pub struct Watched<T> {
     value: sync::Mutex<T>,
@@ -347,7 +347,7 @@ mod tests {
     fn a_killed_process_does_nothing_more() {
         for seed in 0..8 {
             let (notes, _, hash) = noted(seed, Some(Duration::from_millis(7)));
-            // What it notes itself after that is without effect in the world: the last note says so.
+            // Its own notes after that are without effect in the world: the last note says so.
             let before: Vec<u32> = notes.iter().copied().filter(|note| *note < 100).collect();
             assert!(before.len() < 20 && notes.last() == Some(&100), "{notes:?}");
             assert_eq!(noted(seed, Some(Duration::from_millis(7))).2, hash);

@@ -62,7 +62,7 @@ fn changed(path: &Path, what: &str) -> BackingError {
     BackingError::Changed(format!("{}: {what} since the volume first looked at it", path.display()))
 }
 
-/// What is under a path, and the name by which it was found.
+/// The object under a path, with the name by which it was found.
 fn found(path: &Path, name: Vec<u8>) -> BackingResult<Found> {
     let about = fs::symlink_metadata(path).map_err(|error| failed("look at", path, &error))?;
     let target = match about.is_symlink() {
@@ -153,7 +153,7 @@ fn with_same<T>(
     what: &str,
     used: impl FnOnce(&File) -> io::Result<T>,
 ) -> BackingResult<T> {
-    // What has become a pipe or a device meanwhile must not hold up the thread.
+    // A file that has become a pipe or a device meanwhile must not hold up the thread.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file =
         OpenOptions::new().read(true).custom_flags(flags).open(at).map_err(|error| failed("open", at, &error))?;

@@ -47,11 +47,12 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> DiskError {
     }
 }
 
-/// Whether this process still opens directories. Whoever opens one holds the lock until it has made what was missing.
+/// Whether this process still opens directories. A thread that opens one holds the lock until it has made the missing
+/// directories.
 static OPENS: Mutex<bool> = Mutex::new(true);
 
-/// Refuses directories from now on, and waits until one that is being made is there: a process that ends before it serves can
-/// then remove what it has made, and nothing comes afterwards.
+/// Refuses directories from now on, and waits until one that is being made is there: a process that ends before it
+/// serves can then remove the directories it has made, and none comes afterwards.
 pub fn open_no_more_dirs() {
     *OPENS.lock() = false;
 }

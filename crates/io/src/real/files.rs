@@ -95,8 +95,8 @@ pub fn xattr_names(file: &impl AsRawFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// Names and values of the extended attributes of what is under a path; none where its file system has none. A symbolic link is
-/// not followed. One that goes meanwhile is left out.
+/// Names and values of the extended attributes of the object under a path; none where its file system has none. A
+/// symbolic link is not followed. One that goes meanwhile is left out.
 pub fn path_xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let at = CString::new(path.as_os_str().as_bytes())?;
     let names = grown(|room| {
@@ -188,7 +188,7 @@ pub fn begin_write_back(file: &impl AsRawFd, range: Range<u64>) -> io::Result<()
     done(unsafe { libc::sync_file_range(file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) })
 }
 
-/// Has the kernel forget what it keeps of a file's bytes, as far as they are on the device (posix_fadvise(2),
+/// Has the kernel forget the bytes of a file that it keeps, as far as they are on the device (posix_fadvise(2),
 /// POSIX_FADV_DONTNEED): a later read comes from there.
 pub fn drop_cached(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: posix_fadvise(2) takes numbers.

@@ -38,7 +38,7 @@ pub fn process_token() -> u64 {
     }
 }
 
-/// A value of which each process has its own: a forked process begins without one. The one that it inherits is never
+/// A value that each process has for itself: a forked process begins without one. The one that it inherits is never
 /// looked at again; its memory stays taken.
 pub struct PerProcess<T> {
     own: AtomicPtr<Node<T>>,

@@ -140,7 +140,7 @@ impl Drop for AbortOnPanic {
 /// Deals with a panic of what a thread does for a runtime: see [`Runtime::library`](super::Runtime::library).
 pub(super) struct Guard<'a> {
     reactor: &'a Reactor,
-    /// The thread was unwinding before, as when a host's own panic drops what it has of this library.
+    /// The thread was unwinding before, as when a host's own panic drops its values of this library.
     was_panicking: bool,
 }
 
@@ -515,7 +515,7 @@ impl Reactor {
                 Source::Dial(dial) => dial.on_event(),
             }
         }
-        // What is dropped may wake others, which are queued then and would keep this reactor for ever.
+        // Dropped work may wake other tasks, which are queued then and would keep this reactor for ever.
         loop {
             let work = self.queue.lock().pop_front();
             match work {

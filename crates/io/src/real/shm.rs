@@ -87,7 +87,7 @@ pub(super) struct Shm {
     wakeup: Wakeup,
     /// Up to where this end has taken what came; the word in shared memory is for the other.
     taken: AtomicU64,
-    /// The server's: what it shares with this client.
+    /// The server's: the frames it shares with this client.
     shared_frames: Option<SharedFrames>,
     /// The client's: the memory from which it reads shared payloads.
     shared: Option<Region>,

@@ -335,8 +335,8 @@ pub(super) fn set_nodelay(fd: &OwnedFd) -> Result<()> {
 /// been cut for a minute, it would be silent for up to a minute more.
 const UNANSWERED_MS_MAX: c_int = 8_000;
 
-/// Ends the connection with an error when data were sent and not acknowledged for some time (`TCP_USER_TIMEOUT`, tcp(7)). Whoever has
-/// connected connects again then.
+/// Ends the connection with an error when data were sent and not acknowledged for some time (`TCP_USER_TIMEOUT`,
+/// tcp(7)). The process that had connected connects again then.
 fn end_unanswered(fd: &OwnedFd) -> Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &UNANSWERED_MS_MAX)
 }

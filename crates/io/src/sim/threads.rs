@@ -133,7 +133,7 @@ impl Process {
     /// When called by one of its threads, or if its threads wait for each other for ever.
     pub fn kill(&self) {
         if std::thread::panicking() {
-            // The run is over: its threads stay where they are, since one of them may be what it has failed by.
+            // The run is over: its threads stay where they are, since one of them may have failed it.
             return;
         }
         self.shared.is_dead.store(true, Ordering::SeqCst);
@@ -224,7 +224,7 @@ impl Place {
                 resume_unwind(panic);
             }
             if let Some(done) = done {
-                // Nobody may wait for it.
+                // Perhaps no thread waits for it.
                 let _ = done.send(());
             }
         });
@@ -246,7 +246,7 @@ impl Place {
         self.tell();
         self.turn.change(Baton::Ended(panic));
         if has_panicked {
-            // The world tells the story; whoever joins this thread is to know that it did not end well.
+            // The world tells the story; a thread that joins this one is to know that it did not end well.
             std::panic::panic_any("a thread of a simulated process has panicked");
         }
     }

@@ -35,7 +35,7 @@ pub trait Work: Send + Sync {
     fn to_receive(&self, node: &str, head: &[u8], payload_bytes: usize) -> u64;
 }
 
-/// Machines, what is between them, and what they do for each frame.
+/// Machines, the network between them, and their work for each frame.
 #[derive(Clone)]
 pub struct Timing {
     /// The network.

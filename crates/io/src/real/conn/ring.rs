@@ -1,4 +1,4 @@
-//! Frames through shared memory in place of the socket: how a connection comes to it, and what it does when it is
+//! Frames through shared memory in place of the socket: how a connection comes to it, and how it takes them when it is
 //! woken.
 
 use std::io::ErrorKind;

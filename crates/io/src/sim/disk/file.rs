@@ -1,5 +1,5 @@
-//! The bytes of a simulated file: what is written, what a sync that fails leaves behind, and what a power cut leaves of
-//! each write.
+//! The bytes of a simulated file: writes, the bytes that a failed sync leaves behind, and the part of each write that a
+//! power cut leaves.
 
 use super::super::rng::SimRng;
 use crate::disk::{DiskError, DiskResult};

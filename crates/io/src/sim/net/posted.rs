@@ -1,5 +1,5 @@
-//! Frames on their way, of which what many have alike is kept once: when a volume starts, each of thousands of servers is sent the same
-//! map, behind a header of its own, all at one moment.
+//! Frames on their way; a head that many share is kept once: when a volume starts, each of thousands of servers is sent
+//! the same map, behind a header of its own, all at one moment.
 
 use std::sync::{Arc, Weak};
 
@@ -29,7 +29,7 @@ impl Posted {
     }
 }
 
-/// The last long head that was sent, while it or what has its end is on its way.
+/// The last long head that was sent, while it or a frame with its end is on its way.
 #[derive(Default)]
 pub(in super::super) struct LongHeads(Weak<Vec<u8>>);
 
