@@ -3,8 +3,8 @@
 //!
 //! It alone knows that a file has another name until all of it is copied, compared if asked for, and has its
 //! attributes; where holes stay holes; and that a directory gets its mode and times last. Where files are it does not
-//! know: it works on a [`tree::Tree`], of which it brings one, the files of this machine ([`LocalTree`]). The files of
-//! a volume as a tree are with the rooms that may use the client.
+//! know: it works on a [`tree::Tree`] and brings one, the files of this machine ([`LocalTree`]). The files of a volume
+//! as a tree are with the rooms that may use the client.
 //!
 //! [`stage`] is a copy with proof: the bytes that were read were there at one moment, the bytes that were written were read
 //! back from their storage, and a signed receipt says so. It goes on where an earlier attempt was broken off.
@@ -42,8 +42,8 @@ pub trait Watch: Send + Sync {
     fn lacks(&self, trouble: &Trouble);
     /// A file, link or directory could not be copied.
     fn failed(&self, trouble: &Trouble);
-    /// What was done up to here is on the device, and what comes next is another file: a moment at which the simulation may end the
-    /// process.
+    /// All work up to here is on the device, and the next step concerns another file: a moment at which the simulation
+    /// may end the process.
     fn step(&self) {}
     /// A thread comes by between two pieces of its work, none longer than a chunk. It may be held up while others need the cores.
     fn turn(&self) {}

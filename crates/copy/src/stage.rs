@@ -188,7 +188,7 @@ struct Stage<'a> {
     open: Mutex<BTreeSet<Vec<u8>>>,
     /// Names that went, with places at the destination.
     gone: follow::Gone,
-    /// What had places at the destination before.
+    /// Files that had places at the destination before.
     former: follow::Former,
     /// Of inodes at the destination: under how many names the volume has put them there.
     put_names: BTreeMap<u64, u64>,
@@ -202,7 +202,7 @@ struct Stage<'a> {
     vanished: Vec<Vec<u8>>,
     /// Names that went at the destination, too.
     followed: Vec<crate::tree::GoneName>,
-    /// Directories whose names are not durable: what is in them gets no line.
+    /// Directories whose names are not durable: objects in them get no line.
     unsynced: BTreeSet<Vec<u8>>,
     /// A temporary name may be left for which only the state has the attempt's number.
     has_left_names: bool,
@@ -702,7 +702,7 @@ impl<'a> Stage<'a> {
                 }
                 dir.tree.set_dir(&dir.path, &meta, true).map(|()| meta)
             });
-            // Its names must be durable, whether it has its attributes or not: lines of what is in it say so.
+            // Its names must be durable, whether it has its attributes or not: lines of its objects say so.
             let synced = dir.tree.sync_dir(&dir.path);
             if synced.is_err() {
                 unsynced.insert(path.clone());

@@ -53,7 +53,7 @@ pub(crate) fn of_dir(dir: &Path) -> Option<Stripes> {
     if files::file_system_kind(dir).ok()? != LUSTRE {
         return None;
     }
-    // Without a layout of its own the file system's default counts, of one stripe if nobody has set another.
+    // Without a layout of its own the file system's default counts, of one stripe unless set otherwise.
     let layout = File::open(dir).and_then(|dir| files::xattr(&dir, LAYOUT_XATTR));
     layout.map_or(Some(Stripes { count: 1, bytes: 1 << 20 }), |layout| of_layout(&layout))
 }

@@ -118,7 +118,7 @@ pub struct Origin {
     pub is_clean: bool,
     /// Its data may have been changed in the volume.
     pub data_changed: bool,
-    /// A directory of which the volume has not taken any name yet.
+    /// A directory from which the volume has not taken any name yet.
     pub is_behind: bool,
 }
 
@@ -129,8 +129,8 @@ impl Origin {
     }
 }
 
-/// A name of the directory over which a volume lies that does not lead, in the volume, to what was taken over under it: that
-/// was removed, renamed, or replaced.
+/// A name of the directory over which a volume lies that does not lead, in the volume, to the object taken over under
+/// it: that was removed, renamed, or replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoneName {
     /// The path in the volume that it had when it came.
@@ -170,7 +170,7 @@ pub struct PutBack {
     pub ctime: Time,
     /// Its mark then.
     pub mark: Vec<u64>,
-    /// Inode, length, modification and change time in nanoseconds of what was put there.
+    /// Inode, length, modification and change time in nanoseconds of the object put there.
     pub identity: [u64; 4],
 }
 
@@ -202,8 +202,8 @@ pub trait Source: Send + Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
     /// Where the next data are, from `offset` on; `None` if there are only holes up to the end.
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>>;
-    /// As [`Source::next_data`], for a caller that compares a mark from before its first look with one from after its last: what has
-    /// changed in between may be missed.
+    /// As [`Source::next_data`], for a caller that compares a mark from before its first look with one from after its
+    /// last: data changed in between may be missed.
     fn next_data_between_marks(&self, offset: u64) -> Outcome<Option<u64>> {
         self.next_data(offset)
     }
@@ -286,7 +286,8 @@ pub trait Sink: Send + Sync {
     fn set_size(&self, bytes: u64) -> Outcome<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
-    /// Has the place begin to store what was written, so that less is left for [`Sink::settle`]. Nobody waits for it.
+    /// Has the place begin to store the written data, so that less is left for [`Sink::settle`]. No thread waits for
+    /// it.
     fn begin_to_store(&self, _range: Range<u64>) {}
     /// Opens the written bytes, to read them again.
     fn reread(&self) -> Outcome<Box<dyn Source>>;

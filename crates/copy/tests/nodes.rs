@@ -53,7 +53,7 @@ impl Watch for Notes {
     }
 }
 
-/// A task whose node was given up in the middle: the file that it has open, and what it knows of its name.
+/// A task whose node was given up in the middle: its open file, and the part with the file's name.
 struct Undead {
     sink: Option<Box<dyn Sink>>,
     part: Part,
@@ -69,7 +69,7 @@ struct Drawn {
     losses: u32,
 }
 
-/// Nodes of which some are lost.
+/// Nodes; some of them are lost.
 struct Crowd {
     count: usize,
     /// One task in so many loses its node, or changes its source.

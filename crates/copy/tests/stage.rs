@@ -49,7 +49,7 @@ enum Fault {
     WrittenLinked,
     ModeLinked,
     XattrLinked,
-    /// Nobody does, and servers count.
+    /// No program changes it, and servers count.
     Counted,
     /// Another process changes the file when all files are verified.
     ChangedLate,
@@ -106,7 +106,7 @@ impl Fault {
     }
 }
 
-/// Local files, of which one has a fault.
+/// Local files; one of them has a fault.
 #[derive(Default)]
 struct Faulty {
     fault: Fault,
@@ -634,7 +634,7 @@ impl Drop for Setting {
     }
 }
 
-/// Of a destination of which a server is away only some names are told: what else is there to be removed is not known.
+/// While a server of the destination is away only some names are told: further names to be removed are unknown.
 #[test]
 fn a_stage_that_removes_names_fails_where_not_all_can_be_told() {
     let setting = Setting::new("list-some");
@@ -828,7 +828,8 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
     cases.push((Fault::ChangedAfter, Exit::Again));
     cases.push((Fault::Replaced, Exit::Again));
     cases.push((Fault::ChangedLate, Exit::Again));
-    // Found by the simulation of stages into a volume: the ledger took what a program had made of it for what was staged.
+    // Found by the simulation of stages into a volume: the ledger took a copy that a program had changed for the staged
+    // one.
     cases.push((Fault::WrittenNamed, Exit::Again));
     cases.push((Fault::ModeNamed, Exit::Again));
     cases.push((Fault::XattrNamed, Exit::Again));
@@ -936,8 +937,8 @@ fn temporary_names_of_a_killed_attempt_go_also_after_one_that_could_not_begin() 
     assert!(!setting.0.join("state").exists());
 }
 
-/// The simulation has found that a file which an attempt had put into the directory below right before it was killed was
-/// held for somebody else's if the volume's had changed before the next attempt.
+/// The simulation has found that a file which an attempt had put into the directory below right before it was killed
+/// was taken for another program's if the volume's had changed before the next attempt.
 #[test]
 fn a_file_that_a_killed_attempt_has_put_below_is_known() {
     for is_noted in [false, true] {
@@ -969,8 +970,8 @@ fn a_file_that_a_killed_attempt_has_put_below_is_known() {
     }
 }
 
-/// Files change between attempts at a destination that fails at random. Every line of every receipt is true when it is written
-/// (`Setting::stage` looks), and whatever is not named as dirty has an equal copy.
+/// Files change between attempts at a destination that fails at random. Every line of every receipt is true when it is
+/// written (`Setting::stage` looks), and every file not named as dirty has an equal copy.
 #[test]
 fn nothing_that_changes_is_lost_at_a_destination_that_fails_at_random() {
     const SEEDS: u64 = 16;
@@ -1027,7 +1028,7 @@ fn a_ledger_has_what_a_receipt_has_and_the_next_stage_copies_the_rest() {
         // Nothing is left to copy, and nothing can fail.
         let (report, failures, paths) = setting.stage(Fault::None, fault);
         assert_eq!((report.expect("all is staged").resumed, failures, paths.len()), (2, vec![], 3), "{fault:?}");
-        // What has changed, on either side, is copied again.
+        // A file that has changed, on either side, is copied again.
         for side in ["from", "to"] {
             let file = File::options().write(true).open(setting.0.join(side).join("good")).expect("a file");
             file.write_all_at(b"Z", 1).expect("room");
@@ -1074,7 +1075,7 @@ fn all_that_no_ledger_has_as_it_is_counts_as_dirty() {
     assert!((LOST_MAX..LOST_MAX + 2).contains(&standing.lost.len()) && standing.ended_early, "{standing:?}");
 }
 
-/// A server that is lost has names that nobody has removed: they are lost, and not removed.
+/// A server that is lost has names that no program has removed: they are lost, and not removed.
 #[test]
 fn what_is_in_a_directory_that_cannot_be_listed_does_not_count_as_removed() {
     let setting = Setting::new("unlisted");

@@ -110,7 +110,7 @@ impl Order {
         Ok(Some(Mutex::new(known)))
     }
 
-    /// What was staged to each path before, as far as this attempt and the ledgers know.
+    /// The files staged to each path before, as far as this attempt and the ledgers know.
     pub(super) fn former(&self, before: &BTreeMap<Vec<u8>, Done>) -> Outcome<Former> {
         let mut former = Former::new();
         if self.side == Side::Outside {

@@ -202,9 +202,9 @@ impl Work<'_> {
         })
     }
 
-    /// Puts files on the ledger's list of those that the volume may have given up, or takes them off. A file of which a stage has
-    /// entered another version meanwhile is left alone: it is not released then, since its version is not the one that
-    /// was proven.
+    /// Puts files on the ledger's list of those that the volume may have given up, or takes them off. A file whose
+    /// version in the ledger a stage has replaced meanwhile is left alone: it is not released then, since its version
+    /// is not the one that was proven.
     fn list(&self, files: &[(Spot, &Done)], is_given_up: bool) -> Outcome<()> {
         Ledger::update(self.place, |ledger| {
             for (_, done) in files {

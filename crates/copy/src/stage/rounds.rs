@@ -41,7 +41,7 @@ pub struct End {
     pub margin: Duration,
 }
 
-/// What is asked for.
+/// The rounds asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
     /// From the beginning of a round to that of the next; without it there are the first one and the last one.

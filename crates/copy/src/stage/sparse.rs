@@ -64,7 +64,7 @@ impl Frontier {
         Ok((offset - from, (len > 0).then_some(Taken { offset, len: len as usize, data })))
     }
 
-    /// Nothing more is taken: what was taken so far was in vain.
+    /// No more chunks are taken: those taken so far were in vain.
     pub fn stop(&self) {
         self.ahead.lock().next = self.end;
     }
@@ -73,7 +73,7 @@ impl Frontier {
 impl Ahead {
     fn look(&mut self, source: &dyn Source, offset: u64) -> Outcome<Option<u64>> {
         match self.looked {
-            // From where was looked to what was found there is nothing else.
+            // Between the start of the look and the data it found there are no others.
             Some((from, found)) if from <= offset && found.is_none_or(|at| offset <= at) => Ok(found),
             _ => {
                 let found = source.next_data_between_marks(offset)?;
@@ -158,7 +158,7 @@ mod tests {
     use crate::tree::{Meta, ReadBack, Replaces, Xattr};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Notes what is written.
+    /// Notes all writes.
     struct Noted(Mutex<Vec<(u64, usize)>>);
 
     impl Sink for Noted {
@@ -293,7 +293,7 @@ mod tests {
         };
         let piece = PIECE_BYTES as u64;
         assert_eq!(noted([true; 6]), [(100 + piece, 2 * PIECE_BYTES), (100 + 5 * piece, 10)]);
-        // Memory of what was not read has anything in it.
+        // Memory of pieces that were not read may have any bytes.
         assert_eq!(noted([true, false, true, true, true, false]), [(100 + 2 * piece, PIECE_BYTES)]);
     }
 
@@ -324,7 +324,7 @@ mod tests {
         );
         assert_eq!(source.looks.into_inner(), 17);
         assert_eq!(passed + 16 * CHUNK_BYTES, 1600 * MIB);
-        // What is read of a chunk needs none.
+        // Reading a taken chunk needs none.
         let source = Holed { data: source.data, len: source.len, ..Holed::default() };
         for taken in &all {
             let mut block = vec![0xee; taken.len];

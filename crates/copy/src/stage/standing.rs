@@ -1,10 +1,10 @@
 //! Objects that a volume alone holds: all of its objects, compared with the ledgers of staged objects.
 //!
-//! An object is *staged* if an entry of a ledger has its path and its version: inode, length, times, mode, owners, and of a
-//! file the numbers of its data's changes as the servers count them. Nothing else counts as staged: what has no entry, what
-//! was changed since, and what was counted by a server that was started again since are *dirty*. So an error of a ledger, or
-//! a ledger that is lost, makes clean objects dirty and never the other way round. Directories outside of all ledgers are
-//! passed over: they hold names and no data.
+//! An object is *staged* if an entry of a ledger has its path and its version: inode, length, times, mode, owners, and
+//! of a file the numbers of its data's changes as the servers count them. Nothing else counts as staged: objects
+//! without an entry, objects changed since, and objects whose changes a server counted that was started again since are
+//! *dirty*. So an error of a ledger, or a ledger that is lost, makes clean objects dirty and never the other way round.
+//! Directories outside of all ledgers are passed over: they hold names and no data.
 //!
 //! Bounded: threads by `jobs`; the look ends early after [`LOST_MAX`] objects that cannot be looked at, since each may have cost
 //! the time that a server is waited for; and at the moment that its caller sets.
@@ -289,7 +289,7 @@ fn removed(
     gone.into_iter().for_each(|path| standing.dirty(path, Why::Removed, 0, named_max));
 }
 
-/// What was found of one object.
+/// The finding about one object.
 enum Found {
     /// As it was staged; with its inode.
     Staged((u64, u64)),

@@ -65,8 +65,8 @@ pub struct Known {
     pub found: Option<(u64, u64)>,
     /// By path.
     pub done: BTreeMap<Vec<u8>, Done>,
-    /// Files that were about to get their names, and of which it is not known whether they did: by path, inode, length and time of the last
-    /// change at the destination, of each attempt.
+    /// Files that were about to get their names; whether they did is not known: by path, inode, length and time of the
+    /// last change at the destination, of each attempt.
     pub named: BTreeMap<Vec<u8>, Vec<[u64; 3]>>,
 }
 
