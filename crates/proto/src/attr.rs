@@ -393,7 +393,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// The home is told before the first chunk beyond what it knows, and once for all where every server has chunks.
+    /// The home is told before the first chunk beyond those it knows of, and once for all where every server has
+    /// chunks.
     #[test]
     fn the_home_is_told_how_far_data_will_reach() {
         let mut attr = file();

@@ -28,7 +28,7 @@ wire_struct! {
     pub struct Backing {
         /// Its path below the backing's root when it was imported; empty for the root itself.
         pub path: Blob,
-        /// What was found there.
+        /// The object found there.
         pub identity: BackingIdentity,
         /// Bytes of a file from its beginning on that are the backing's unless they were written in the volume: the
         /// least of the backing's length and all lengths to which the file was truncated.
@@ -100,7 +100,7 @@ wire_struct! {
         pub parent: Ino,
         /// Where the backing has it, below the backing's root.
         pub path: Blob,
-        /// What is there.
+        /// The object there.
         pub identity: BackingIdentity,
     }
 }
@@ -122,8 +122,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A name of the backing that does not lead in the volume any more to what was imported under it: it was removed, renamed
-    /// away, or replaced. Kept by the server of the name until the backing has followed.
+    /// A name of the backing that does not lead in the volume any more to the object imported under it: it was removed,
+    /// renamed away, or replaced. Kept by the server of the name until the backing has followed.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Gone {
         /// The directory of the volume into which it was imported, and which may be gone, too.
@@ -136,7 +136,7 @@ wire_struct! {
         pub kind: FileKind,
         /// Its path below the backing's root.
         pub path: Blob,
-        /// What was found there.
+        /// The object found there.
         pub identity: BackingIdentity,
         /// When it went; with the name, it tells this record from a later one.
         pub since: Time,

@@ -33,7 +33,7 @@ wire_struct! {
         pub write: bool,
         /// Base-2 logarithm of the chunk size; 0 takes the directory's.
         pub chunk_bits: u8,
-        /// A directory that keeps what is made in it beside itself; for kind `Directory` only.
+        /// A directory that keeps all that is made in it beside itself; for kind `Directory` only.
         pub private: bool,
     }
 }

@@ -130,7 +130,7 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
     /// Bits of the counter: 17 billion files for each shard and life.
     pub const COUNTER_BITS: u32 = 34;
-    /// The bit of what was imported from the volume's backing, above the counter.
+    /// The bit of inodes imported from the volume's backing, above the counter.
     const BACKED: u64 = 1 << Ino::COUNTER_BITS;
     /// The bit of a private directory, above that.
     const PRIVATE: u64 = aze_index::PRIVATE;

@@ -244,10 +244,10 @@ wire_enum! {
         117 = Listen { life: u64, confirmed: u64 },
         /// Home. How often a file is open. Reply: `OpensAre`.
         118 = CountOpens { ino: Ino },
-        /// Home. Freezes a file that the session has open under `handle`, if nobody has had it open for writing since then and it
-        /// has this generation and change time, and one name: until that open ends, whatever would change the file waits.
-        /// `any_life` takes it although the home was started again since the file was made, so that it does not know
-        /// opens from before. Reply: `Frozen`.
+        /// Home. Freezes a file that the session has open under `handle`, if no session has had it open for writing
+        /// since then and it has this generation and change time, and one name: until that open ends, every request
+        /// that would change the file waits. `any_life` takes it although the home was started again since the file was
+        /// made, so that it does not know opens from before. Reply: `Frozen`.
         119 = Freeze { ino: Ino, handle: u64, generation: Generation, ctime: Time, any_life: bool },
         /// Entry shard. As `Unlink`, of a file that the session has frozen; refused if the name leads elsewhere, or the
         /// file's home was started again after the epoch `began` that it gave with `Frozen`. Reply: `DoneAt`.
@@ -314,8 +314,8 @@ wire_enum! {
         /// Server, from the home of a directory that is being imported: makes those of the names that are not there. Reply:
         /// `Done`.
         163 = Import { dir: Ino, names: Vec<Imported> },
-        /// Server; the owner or root. Names of the backing that do not lead any more, in the volume, to what was imported
-        /// under them, from a place on. Reply: `GoneAre`.
+        /// Server; the owner or root. Names of the backing that do not lead any more, in the volume, to the objects
+        /// imported under them, from a place on. Reply: `GoneAre`.
         164 = GoneNames { from: EntryPlace },
         /// Home of an inode that came from the backing; the owner or root. The backing is about to lose the object from which it
         /// came: from now on the volume alone has its data, under any name. Reply: `Done`.

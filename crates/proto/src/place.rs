@@ -57,8 +57,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The newest map to which a member of a keeper group has agreed, and where in the order of decisions that is. Of those that are
-    /// highest in this order among all members, each has what is decided.
+    /// The newest map to which a member of a keeper group has agreed, and where in the order of decisions that is. Of
+    /// those that are highest in this order among all members, each has all decisions.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Agreed {
         /// The start of the volume in which the group was formed.
@@ -93,7 +93,7 @@ impl Agreed {
 }
 
 wire_struct! {
-    /// The servers a majority of which decides on the map.
+    /// The servers whose majority decides on the map.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct KeeperGroup {
         /// The map by which this group was formed. That map is the last decision of the group before it.
@@ -212,7 +212,7 @@ impl ServerInfo {
         ServerInfo { ended: true, left: false, host, capacity_bytes, session, ..ServerInfo::of_none() }
     }
 
-    /// Whether it was left out when the volume was started. No other server knows what it had begun before.
+    /// Whether it was left out when the volume was started. No other server knows the work that it had begun before.
     pub fn is_left_out(&self) -> bool {
         self.ended && !self.left && self.addresses.is_empty()
     }
@@ -240,15 +240,15 @@ impl ServerInfo {
 pub const GROUP_MEMBERS: usize = 3;
 
 impl GroupMember {
-    /// A member of a volume in directories: what it has promised is on the disk of its server. It is another one when the server has
-    /// come back, which the group decides.
+    /// A member of a volume in directories: its promises are on the disk of its server. It is another one when the
+    /// server has come back, which the group decides.
     pub fn lasting(server: ServerIndex, life: u32) -> GroupMember {
         GroupMember { server, session: SessionId((u64::from(life) << 16 | u64::from(server.0)) + 1) }
     }
 }
 
 impl KeeperGroup {
-    /// The member that a server is, in whatever life.
+    /// The member that a server is, in any life.
     pub fn member(&self, server: ServerIndex) -> Option<&GroupMember> {
         self.members.iter().find(|member| member.server == server)
     }
@@ -263,9 +263,10 @@ impl KeeperGroup {
 const NONE: [u8; 4] = [0; 4];
 
 impl ShardMap {
-    /// Forms another group by this map, if that is due: members that are gone are replaced. With fewer than three servers the keeper
-    /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) members outlive their processes, and have slots:
-    /// when all servers start, those that have are asked what was decided.
+    /// Forms another group by this map, if that is due: members that are gone are replaced. With fewer than three
+    /// servers the keeper decides alone, since two members would both be needed. On a volume in directories (`lasts`)
+    /// members outlive their processes, and have slots: when all servers start, those that have are asked for the
+    /// decisions.
     pub fn form_group(&mut self, lasts: bool) {
         let has_slots = |server: ServerIndex| self.slots.served_by(server).next().is_some();
         let is_there = |server: ServerIndex| !self.is_gone(server) && (!lasts || has_slots(server));
@@ -374,7 +375,7 @@ impl ShardMap {
         self.server(index).is_some_and(|info| info.left)
     }
 
-    /// Whether a server is known to serve nobody: its process has ended, or it has left.
+    /// Whether a server is known to serve no requests: its process has ended, or it has left.
     pub fn is_gone(&self, index: ServerIndex) -> bool {
         self.server(index).is_some_and(|info| info.ended || info.left)
     }

@@ -140,7 +140,7 @@ impl<R: Clone> RetryTable<R> {
         self.sessions.contains_key(&session)
     }
 
-    /// The sessions of which anything is known.
+    /// The sessions with any record.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         self.sessions.keys().copied()
     }

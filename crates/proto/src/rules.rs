@@ -1,4 +1,4 @@
-//! What is known of a request by its kind: one row for each, from which everything else follows.
+//! The properties of a request by its kind: one row for each, from which everything else follows.
 //!
 //! A row names every property, so that a request without one does not compile. Where a field of the request decides, too,
 //! the method that asks for the property says so.
@@ -58,7 +58,7 @@ pub enum Paths {
     Plain,
 }
 
-/// Whether a client repeats a request of which it does not know, after a start of the volume, whether it was done.
+/// Whether a client repeats a request if it does not know, after a start of the volume, whether the request was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     /// The result is the same.
@@ -136,14 +136,14 @@ pub enum Pace {
     Waits,
 }
 
-/// What is known of a request by its kind.
+/// The properties of a request by its kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Where it goes.
     pub to: To,
     /// Who may send it.
     pub sender: Sender,
-    /// What it changes.
+    /// Its kind of change.
     pub changes: Changes,
     /// Whether its sender must know of renamed directories.
     pub paths: Paths,

@@ -532,7 +532,7 @@ mod tests {
             balance(&mut table, &all);
             let grown = primaries(&table);
             for (slot, (was, is)) in first.iter().zip(&grown).enumerate() {
-                // A server that the ring leaves out is given a slot all the same, from whoever has the most.
+                // A server that the ring leaves out is given a slot all the same, from the server with the most.
                 let is_given = table.served_by(*is).count() == 1;
                 assert!(was == is || is.0 >= before || is_given, "{before} to {after}, slot {slot}: {was} to {is}");
             }

@@ -125,8 +125,9 @@ wire_enum! {
         83 = Entered { map: Arc<ShardMap>, fenced: Vec<SessionId> },
         /// The namespace epoch of this server, and its transactions that have the token for moving directories.
         90 = TakeoverIs { epoch: NamespaceEpoch, tokens: Vec<TxId> },
-        /// The number of the volume of which this server has a part, unless its directories are empty; and the newest map to which it
-        /// has agreed as a member of a keeper group. Then its last start, the last complete one that it knows, and who was away then.
+        /// The number of the volume that this server has a part of, unless its directories are empty; and the newest
+        /// map to which it has agreed as a member of a keeper group. Then its last start, the last complete one that it
+        /// knows, and who was away then.
         91 = GroupKeptIs { volume: Option<u64>, agreed: Option<Box<Agreed>>, begun: u64, complete: u64, away: Vec<Away> },
         /// A file is open; `is_shared`: it was opened more than once lately. `contents`: all of them, if they came along.
         92 = OpenedThrough { attr: Attr, is_shared: bool, contents: Option<Blob> },

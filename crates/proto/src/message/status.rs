@@ -133,7 +133,7 @@ wire_struct! {
         pub took: Vec<u64>,
         /// By job; those without a connection come last.
         pub jobs: Vec<JobActivity>,
-        /// What it was asked for of late.
+        /// Recent requests to it.
         pub recent: RecentActivity,
     }
 }
