@@ -311,7 +311,7 @@ impl Out {
     /// The bytes written so far.
     pub fn written(&self) -> &[u8] {
         match self.lent {
-            // SAFETY: the lender vouches for the memory, of which no more than its capacity was written.
+            // SAFETY: the lender vouches for the memory; no more than its capacity was written.
             Some((memory, _)) => unsafe { std::slice::from_raw_parts(memory.as_ptr(), self.len) },
             None => &self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.len],
         }

@@ -3,7 +3,7 @@
 //! A worker reads a queue, on the queue's processor, and does the request that comes. One reads each queue at a time,
 //! two where requests take long: all that read one queue are woken by each request. When the one that reads begins
 //! with what takes long, or waits for a server for longer than a server needs, another one is called to read in its
-//! place: a spare one, whatever queue it has read before, or a new one. No worker ends before the mount does.
+//! place: a spare one, whichever queue it has read before, or a new one. No worker ends before the mount does.
 
 use crate::THREADS_MAX;
 use crate::queue;
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A crew whose workers are no threads: what it would start is told.
+    /// A crew whose workers are no threads: the receiver gets the numbers of those it would start.
     fn crew(queues: usize, more: usize) -> (Arc<Crew>, mpsc::Receiver<usize>) {
         let crew = Arc::new(Crew::new(queues, more, |_| ()));
         let (tell, started) = mpsc::channel();

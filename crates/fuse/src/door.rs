@@ -36,8 +36,8 @@ const FMODE_EXEC: i32 = 0x20;
 /// How often a file's attributes are asked for while other clients change it.
 const LENGTHENED_TRIES_MAX: usize = 100;
 
-/// How long a thread may take to look a path up again and to come with its request, for which what it finds is kept open. It does so at once,
-/// unless it has ended or wanted nothing more.
+/// How long a thread may take to look a path up again and to come with its request; the mount keeps the file that it
+/// finds open so long. It comes at once, unless it has ended or wanted nothing more.
 const LOOKING_TIME: Duration = Duration::from_secs(1);
 
 /// What the kernel is given where nothing may be kept.
@@ -67,7 +67,7 @@ pub struct Door {
     pub recalls: Arc<Recalls>,
     /// Locks that programs hold or wait for.
     pub locks: Locks,
-    /// Who opens what has no name any more.
+    /// Threads that come to files which have lost a name.
     unnamed: Arc<Unnamed>,
     /// Directories that are no more.
     pub removed: Removed,
@@ -515,7 +515,7 @@ impl Door {
             loop {
                 let (entry, next) = match place.peek(&self.client, &who, stream.dir, attrs).await {
                     Ok(Some(found)) => found,
-                    // What has been removed is empty.
+                    // A removed directory is empty.
                     Err(gone) if gone.code == Code::Stale => return Ok(()),
                     end => return end.map(drop),
                 };

@@ -1,4 +1,4 @@
-//! What the kernel has cached of files, so that it shows what has changed elsewhere.
+//! What the kernel has cached of files, so that it shows changes made elsewhere.
 //!
 //! *When a file is opened.* The kernel drops a file's pages then, unless told otherwise, but keeps the
 //! attributes, and a size that is too small hides what another node has written. So an open compares
@@ -16,11 +16,11 @@
 //!   again or [`crate::recalls::PICK_UP_TIME`] has passed. If the length has changed once more when it asks again, it is
 //!   answered first again.
 //!
-//! *When a file has grown.* The kernel discards attributes if it has learned anything of the file since it asked for them:
-//! other attributes, a write of this mount that has ended, that it is to forget some. It reads nothing beyond the length
-//! that it has, and asks once for each read. So before this mount tells the reader of an open file a larger length than the
-//! kernel is known to have, it gives the kernel the last byte ([`crate::pages::Pages::lengthen_now`]), after which the
-//! kernel has that length, whatever it discards.
+//! *When a file has grown.* The kernel discards attributes if it has learned anything of the file since it asked for
+//! them: other attributes, a write of this mount that has ended, that it is to forget some. It reads nothing beyond the
+//! length that it has, and asks once for each read. So before this mount tells the reader of an open file a larger
+//! length than the kernel is known to have, it gives the kernel the last byte ([`crate::pages::Pages::lengthen_now`]),
+//! after which the kernel has that length, though it may discard attributes.
 
 use crate::lru::LruCache;
 use aze_client::Lease;
@@ -66,7 +66,7 @@ struct Known {
     shown: Option<Version>,
     /// While it lasts no other client can have changed the file since `shown`.
     lease: Option<Lease>,
-    /// The kernel takes the file for at least so many bytes long; `None` if it is not known what it takes it for.
+    /// The kernel takes the file for at least so many bytes long; `None` if the kernel's length is not known.
     length_min: Option<u64>,
     /// Threads that are dropping its pages.
     drops: u32,

@@ -3,7 +3,7 @@
 use aze_proto::ids::Ino;
 use std::collections::HashMap;
 
-/// An approximate LRU cache: two generations, the older of which is dropped when the younger is full.
+/// An approximate LRU cache: two generations; when the younger is full, the older is dropped.
 pub struct LruCache<V> {
     young: HashMap<Ino, V>,
     old: HashMap<Ino, V>,

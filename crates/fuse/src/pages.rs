@@ -207,9 +207,9 @@ impl Pages {
         *self.shared.transfers.lock().drops(ino)
     }
 
-    /// Has a thread tell the kernel that the file has at least `offset + 1` bytes, of which `byte` is the last; returns when
-    /// the kernel knows it. Gives false, and has told nothing, if pages of the inode were to be dropped after `drops` of
-    /// them: then another client may have changed that byte since it was read.
+    /// Has a thread tell the kernel that the file has at least `offset + 1` bytes, the last of them `byte`; returns
+    /// when the kernel knows it. Gives false, and has told nothing, if pages of the inode were to be dropped after
+    /// `drops` of them: then another client may have changed that byte since it was read.
     pub fn lengthen_now(&self, ino: u64, offset: u64, byte: u8, drops: u64) -> bool {
         let (tell, told) = mpsc::sync_channel(1);
         let lengthened = move |is_done| tell.send(is_done).expect("the caller waits");

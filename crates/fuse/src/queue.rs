@@ -190,7 +190,7 @@ pub enum Came {
     End,
 }
 
-/// Makes the queues of a mount, one for each of `processors`, of which the kernel does not know yet; starts the thread
+/// Makes the queues of a mount, one for each of `processors`, without the kernel's knowledge yet; starts the thread
 /// that answers in place of others.
 ///
 /// # Errors

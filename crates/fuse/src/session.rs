@@ -161,7 +161,7 @@ pub struct Session {
     device: Arc<Device>,
     /// The workers that read the device: all requests come by it, or forgets and interruptions.
     pool: Arc<WorkerPool>,
-    /// The workers that read the queues, of which there may be none.
+    /// The workers that read the queues, if there are any.
     crew: Arc<Crew>,
     queues: Vec<Arc<Queue>>,
 }

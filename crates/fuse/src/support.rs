@@ -19,7 +19,7 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Makes the queues of a mount if its kernel offers them.
 ///
 /// # Errors
-/// `Unsupported`, with what is missing and what to do.
+/// `Unsupported`, with the lack and the remedy.
 pub fn queues(device: &Arc<Device>, offered: u64) -> io::Result<Vec<Arc<Queue>>> {
     if offered & init::OVER_IO_URING == 0 {
         return Err(not_offered());

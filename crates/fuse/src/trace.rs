@@ -1,8 +1,9 @@
 //! The trace of a mount: a line for each request, while a reader is attached.
 //!
 //! A line has eight fields between tabs: seconds since the reader came, microseconds that the request took, operation,
-//! path, second path or symlink's target, offset and length (`4096+512`), error number (0: none), process. Paths are those
-//! that the kernel has asked for since the first reader came; what it knew before is named by its inode number (`#17`).
+//! path, second path or symlink's target, offset and length (`4096+512`), error number (0: none), process. Paths are
+//! those that the kernel has asked for since the first reader came; files that it knew before are named by their inode
+//! numbers (`#17`).
 
 use crate::abi::{Args, Header, Malformed, op};
 use crate::nodes;
@@ -167,7 +168,7 @@ impl Traced {
             }
             op::LINK => {
                 let old = args.node()?;
-                // As ln(1) has it: what there is, and its new name.
+                // As ln(1) has it: the existing file, and its new name.
                 self.second = Some((Some(self.node), args.text()?.to_vec()));
                 self.node = old;
             }

@@ -6,10 +6,10 @@
 //! leads there, or has been refused and comes back without looking anything up, is let in: once to ask
 //! for attributes, once to open and once for anything else.
 //!
-//! The kernel looks again once for each call of a program. So a thread that was refused is let in to the file that it finds
-//! then, with the same request, also if that file loses another name at the same moment, as the source of a rename does.
-//! Between that lookup and the request another client may replace the file once more. So the mount has the file that such a thread
-//! finds open until the thread has come: what is open stays.
+//! The kernel looks again once for each call of a program. So a thread that was refused is let in to the file that it
+//! finds then, with the same request, also if that file loses another name at the same moment, as the source of a
+//! rename does. Between that lookup and the request another client may replace the file once more. So the mount has the
+//! file that such a thread finds open until the thread has come: an open file stays.
 
 use crate::abi::op;
 use aze_client::File;
@@ -76,7 +76,7 @@ pub struct Unnamed<F = Arc<File>> {
     known: AtomicUsize,
     threads: Mutex<BTreeMap<u32, May>>,
     /// Threads whose other requests were refused, and that come back with them. To make a link the kernel looks up the
-    /// new name, too, and asks for attributes in passing, whatever the answer is.
+    /// new name, too, and asks for attributes in passing, and ignores the answer.
     back: Mutex<BTreeMap<u32, Ino>>,
     /// Threads that the kernel has look again.
     looking: AtomicUsize,
@@ -115,7 +115,8 @@ impl<F> Again<F> {
         self.opcode == opcode || self.opcode == op::GETATTR
     }
 
-    /// Whether it has asked for the attributes of what it has found: if it only wanted to know these, its next request is another matter.
+    /// Whether it has asked for the attributes of the file that it has found: if it only wanted to know these, its next
+    /// request is another matter.
     fn has_asked(&self) -> bool {
         self.opcode == op::GETATTR && self.found.is_some_and(|found| !found.ask)
     }
@@ -212,7 +213,7 @@ impl<F> Unnamed<F> {
         drop(self.looks_no_more(thread, |again| again.number == number));
     }
 
-    /// Forgets that a thread looks again, if that is so and `ends` says so; gives what was known of it.
+    /// Forgets that a thread looks again, if that is so and `ends` says so; gives its record.
     fn looks_no_more(&self, thread: u32, ends: impl Fn(&Again<F>) -> bool) -> Option<Again<F>> {
         let mut again = self.again.lock();
         let known = if again.get(&thread).is_some_and(ends) { again.remove(&thread) } else { None };
@@ -312,7 +313,7 @@ mod tests {
         assert!(unnamed.refuses(1, INO, Want::Attributes), "it may come by the old name now");
     }
 
-    /// It was sent away from another file. What it finds loses another name as it is found, or just after.
+    /// It was sent away from another file. The file that it finds loses another name as it is found, or just after.
     const FOUND: Ino = Ino(6);
 
     fn looked_again(opcode: u32, has_moved: bool) -> Unnamed<u32> {

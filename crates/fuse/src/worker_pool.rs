@@ -37,7 +37,7 @@ thread_local! {
     /// This thread is a worker and is counted among those that read.
     pub(crate) static READS: Cell<bool> = const { Cell::new(false) };
 
-    /// What is to be told that this thread waits, if it is a worker.
+    /// The pool to be told that this thread waits, if it is a worker.
     static POOL: RefCell<Option<Arc<dyn Pool>>> = const { RefCell::new(None) };
 }
 
