@@ -5,8 +5,8 @@
 //! recalled, if this client itself has changed nothing either. So programs that open one file from many processes of a
 //! node ask its home once (FINCHFS, "contact servers").
 //!
-//! A name that was opened stays known with it, for the client of a server that opens files for those of its node: a rename or removal recalls the
-//! file's lease, and whatever else concerns a path raises the epoch of the namespace.
+//! A name that was opened stays known with it, for the client of a server that opens files for those of its node: a
+//! rename or removal recalls the file's lease, and any other change of a path raises the epoch of the namespace.
 //!
 //! A file is remembered from its second open on, so that files that one process each opens take no room here. Its open is
 //! then held for a second after the last use.

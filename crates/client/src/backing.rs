@@ -116,8 +116,9 @@ impl Client {
         }
     }
 
-    /// As [`Client::gone_names`], with the names in directories that were renamed, which have no record of their own: they
-    /// lead to what was imported under them, and yet are at other places than in the backing. With each name, whether it has a record.
+    /// As [`Client::gone_names`], with the names in directories that were renamed, which have no record of their own:
+    /// they lead to the objects imported under them, and yet are at other places than in the backing. With each name,
+    /// whether it has a record.
     ///
     /// # Errors
     /// If one server does not answer: its records would be missing.
@@ -170,8 +171,8 @@ impl Client {
         }
     }
 
-    /// All names of the backing that do not lead any more, in the volume, to what was imported under them. For the volume's
-    /// owner and root.
+    /// All names of the backing that do not lead any more, in the volume, to the objects imported under them. For the
+    /// volume's owner and root.
     ///
     /// # Errors
     /// If one server does not answer: its records would be missing.

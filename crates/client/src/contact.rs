@@ -122,7 +122,7 @@ impl Core {
         how: How,
         knowing: Knowing,
     ) -> Option<Arc<File>> {
-        // Directories are opened without contents. A name of which this node has a record has its home here.
+        // Directories are opened without contents. A name with a record on this node has its home here.
         let is_asked_for = self.contacts.are_used.load(Ordering::Relaxed) && is_plain(how) && how.contents;
         if !is_asked_for || !matches!(self.look(who, dir, name, knowing), Looked::Ask(_)) {
             return None;
@@ -246,16 +246,18 @@ impl Client {
         self.core.contacts.are_used.store(true, Ordering::Relaxed);
     }
 
-    /// From now on a name in a directory leads to the file to which it led before, without a request, where this client listens for recalls and
-    /// `is_told` says that whoever changes paths through the directory tells this process first, as [`Client::open_shared`] is told.
+    /// From now on a name in a directory leads to the file to which it led before, without a request, where this client
+    /// listens for recalls and `is_told` says that this process is told before paths through the directory change, as
+    /// [`Client::open_shared`] is told.
     pub fn believe_names_in(&self, is_told: IsTold) {
         // The first one counts.
         let _same = self.core.again.is_told.set(is_told);
     }
 
-    /// Opens a regular file below a directory for reading, for one of many that do so; `follow`: a link at the path's end is followed. Where this
-    /// client listens for recalls, a file that was opened before is opened again without a request, by its name too. What it knows of paths
-    /// from before `epoch` it does not use. Gives whether the file was opened more than once lately.
+    /// Opens a regular file below a directory for reading, for one of many that do so; `follow`: a link at the path's
+    /// end is followed. Where this client listens for recalls, a file that was opened before is opened again without a
+    /// request, by its name too. It does not use its knowledge of paths from before `epoch`. Gives whether the file was
+    /// opened more than once lately.
     ///
     /// # Errors
     /// As [`Client::open_path`]; [`Code::LinkLoop`] of a link that is not followed; [`Code::Unsupported`] of something else than a regular file.

@@ -185,8 +185,8 @@ impl File {
         self.read_anyway(offset, buf).await
     }
 
-    /// The byte at `offset`, whatever the file was opened for; `None` if the file ends before it. For a mount whose kernel
-    /// has to learn a file's length.
+    /// The byte at `offset`, even if the file is not open for reading; `None` if the file ends before it. For a mount
+    /// whose kernel has to learn a file's length.
     ///
     /// # Errors
     /// [`Code::Corrupt`], as of [`File::read_into`], and those of every request.

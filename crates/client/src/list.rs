@@ -43,8 +43,8 @@ type Page = (Vec<Listed>, bool);
 /// The same with its lease.
 type Leased = Result<(Page, Option<Lease>), Failure>;
 
-/// A listing in progress: page by page, of which each begins where the last one ended. What servers have sent beyond a
-/// page is kept for the next ones, so that a server is asked again only when that is used up.
+/// A listing in progress: page by page; each begins where the last one ended. What servers have sent beyond a page is
+/// kept for the next ones, so that a server is asked again only when that is used up.
 pub struct Lister {
     dir: Ino,
     attrs: bool,

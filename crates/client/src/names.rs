@@ -40,7 +40,7 @@ pub struct NewFile {
     pub open: Option<Access>,
     /// Base-2 logarithm of the chunk size in bytes; 0 takes the directory's.
     pub chunk_bits: u8,
-    /// Keep what is made in it on its own server: names, inodes and data; for kind `Directory` only.
+    /// Keep names, inodes and data made in it on its own server; for kind `Directory` only.
     pub private: bool,
 }
 

@@ -39,7 +39,7 @@ struct Owing {
 }
 
 impl Table {
-    /// Keeps the most that is owed of a file; what was truncated meanwhile is not.
+    /// Keeps the most that is owed of a file; data truncated meanwhile are not.
     fn add(&mut self, ino: Ino, owing: Owing) {
         match self.reports.get_mut(&ino) {
             Some(known) if known.generation > owing.generation => {}

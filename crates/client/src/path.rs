@@ -500,7 +500,7 @@ impl Client {
         reached.attr.map_err(|failure| failure.during(String::from_utf8_lossy(way.path)))
     }
 
-    /// As [`Client::resolve`], also for a directory of which only the entries can be had, since its home does not answer.
+    /// As [`Client::resolve`], also for a directory that gives only its entries, since its home does not answer.
     ///
     /// # Errors
     /// As [`Client::resolve`].

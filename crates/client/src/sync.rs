@@ -35,9 +35,8 @@ impl Moves {
 
 impl Core {
     /// Makes everything durable that any client has been told is done, or at least what these servers have
-    /// of it. Fails once after the volume was
-    /// started again, for callers that know nothing newer than `since`: what had been written and not
-    /// synced may have gone with the power of a server, and no sync brings it back.
+    /// of it. Fails once after the volume was started again, for callers that know nothing newer than `since`: data
+    /// written and not synced may have gone with the power of a server, and no sync brings it back.
     async fn sync(&self, who: &Identity, since: &AtomicU32, only: Option<ServerIndex>) -> Result<(), Failure> {
         if self.durability == Durability::None {
             return Ok(());

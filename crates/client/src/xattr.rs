@@ -16,8 +16,8 @@ use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, Xa
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Files of which a client remembers whether they have extended attributes; one more, and all are forgotten, which costs
-/// a request each.
+/// Files for which a client remembers whether they have extended attributes; one more, and all are forgotten, which
+/// costs a request each.
 const FILES_MAX: usize = 1 << 15;
 
 /// Inodes share counters of this client's own changes; two that share one cost a request now and then.
