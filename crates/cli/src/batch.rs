@@ -1,7 +1,7 @@
 //! What a batch system says of the job that a command runs in: its nodes, and how a program is run on each.
 //!
 //! Each system is known by the variables and commands that its manual documents; `docs/operations.md` has the table and
-//! says what was tried.
+//! says which of them were tried.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::local_disks::OWN_TMP;
@@ -62,7 +62,7 @@ impl System {
     /// The job's nodes as the system tells them: a node with several slots may be named more than once.
     ///
     /// # Errors
-    /// This is no job of that system, or what it says cannot be read or names no node.
+    /// This is no job of that system, or its answer cannot be read or names no node.
     pub fn nodes(self) -> Outcome<Vec<String>> {
         let word = self.word();
         let names = match self {

@@ -277,7 +277,7 @@ async fn touch(
 ) -> Result<(), Failure> {
     let (client, who) = (&session.client, &session.who);
     let new = NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) };
-    // One request where the file does not exist: making it tells what is there.
+    // One request where the file does not exist: making it tells of an existing one.
     let made = if no_create { Err(Code::IsDirectory.into()) } else { client.create_path(who, &path.path, &new).await };
     let ino = match made {
         Ok(made) if made.created && mtime == SetTime::Now => return Ok(()),

@@ -1,6 +1,6 @@
 //! `aze cp`: copies in every direction between local paths and volumes.
 //!
-//! Room `copy` does the work; this file says what is copied to which place, and tells how it goes.
+//! Room `copy` does the work; this file says which source goes to which place, and tells how it goes.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::Place;

@@ -1,11 +1,11 @@
-//! A volume's record for tests, of which no server runs.
+//! A volume's record for tests; none of its servers runs.
 
 use crate::process::Process;
 use crate::volume::{Record, ServerRecord, Settings, Volume};
 use aze_proto::ids::{Incarnation, MapEpoch, SessionId};
 use aze_proto::place::ServerInfo;
 
-/// A volume in memory with a server on each of these nodes, of which this machine may know nothing.
+/// A volume in memory with a server on each of these nodes; this machine may not know them.
 pub fn volume(nodes: &[Option<&str>]) -> Volume {
     let server = |(slot, node): (usize, &Option<&str>)| ServerRecord {
         slot: slot as u16,

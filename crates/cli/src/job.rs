@@ -293,7 +293,7 @@ impl<'a> Job<'a> {
         let ran = self.hand.spawn(&mut command).and_then(|child| self.hand.wait(child, None));
         for mut stager in stagers {
             Process::of(stager.id()).iter().for_each(|process| process.signal(libc::SIGTERM));
-            // The last stage tells whatever it could not do.
+            // The last stage tells all that it could not do.
             let _ = stager.wait();
         }
         let staged = self.stage_out(volume, None);
@@ -365,8 +365,8 @@ impl<'a> Job<'a> {
         if code == 0 { Ok(Exit::Done) } else { Err(failed(code, "stage out: see above")) }
     }
 
-    /// Ends the volume. If it says itself where results belong, what is dirty is staged out there first; gives the exit code of that.
-    /// All else that no line has staged out goes with the volume.
+    /// Ends the volume. If it says itself where results belong, dirty files are staged out there first; gives the exit
+    /// code of that. All else that no line has staged out goes with the volume.
     fn down(&self, volume: &str) -> i32 {
         let down =
             |how: &str| self.step(volume, &["down", "--force", "--name", volume, how], &[], None).unwrap_or_else(told);

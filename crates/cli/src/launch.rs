@@ -125,7 +125,7 @@ pub struct Other {
     pub has_ended: bool,
 }
 
-/// Of which servers a volume in directories consists.
+/// The servers of a volume in directories.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parts {
     /// How it was made.

@@ -1,4 +1,4 @@
-//! `aze receipt verify`: whether a receipt is signed, and whether what it says is still true.
+//! `aze receipt verify`: whether a receipt is signed, and whether its lines are still true.
 
 use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};

@@ -97,7 +97,7 @@ pub fn remove_found(session: &Session, found: Vec<(VolumePath, FileKind)>, tally
     }
 }
 
-/// Removes what is no directory, by one request; gives a directory that is to be removed.
+/// Removes a path that is no directory, by one request; gives a directory that is to be removed.
 async fn remove(args: &Args, session: &Session, path: &VolumePath) -> Outcome<Option<Doomed>> {
     if path.path.iter().all(|byte| *byte == b'/') {
         return Err(Trouble::usage(format!(

@@ -200,7 +200,7 @@ fn answering(volume: &Volume) -> BTreeSet<u16> {
     answers.into_iter().filter_map(|(server, answer)| answer.is_ok().then_some(server.0)).collect()
 }
 
-/// Ends servers, of which some are of this node, and their launchers.
+/// Ends servers, some of them of this node, and their launchers.
 fn end(volume: &Volume, servers: &[&ServerRecord], local: &[&ServerRecord]) -> Outcome<()> {
     end_here(local)?;
     let is_local = |server: &ServerRecord| local.iter().any(|here| here.slot == server.slot);

@@ -1,7 +1,7 @@
-//! `aze stage`: copies between volumes and other file systems with proof of what was copied.
+//! `aze stage`: copies between volumes and other file systems with proof of each copy.
 //!
-//! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
-//! goes.
+//! Room `copy` does the work; this file says which source goes to which place, where receipt and state lie, and tells
+//! how it goes.
 
 mod nodes;
 mod priority;

@@ -26,8 +26,8 @@ pub fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(program)).find(is_executable)
 }
 
-/// Why a program's system calls cannot be intercepted; `None` if they can, and for a file that is not there or cannot be read: the
-/// system says what is wrong with it.
+/// Why a program's system calls cannot be intercepted; `None` if they can, and for a file that is not there or cannot
+/// be read: the system reports the error.
 pub fn hindrance(program: &Path) -> Option<String> {
     let mut program = program.to_owned();
     for _ in 0..SCRIPTS_MAX {

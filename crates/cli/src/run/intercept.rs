@@ -30,7 +30,7 @@ const PLACES: &[&str] = &[".", "../lib", "../lib/azekura"];
 /// Variable that names libraries to be loaded first (ld.so(8)).
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// What is needed to run a program this way.
+/// The paths needed to run a program this way.
 pub struct Ready {
     library: PathBuf,
     at: PathBuf,

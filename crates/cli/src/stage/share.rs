@@ -73,7 +73,7 @@ struct Debt {
 }
 
 impl Debt {
-    /// Adds what was worked, and takes away the part of the time that has passed on so many cores. Gives what is left.
+    /// Adds the time worked, and takes away the part of the time that has passed on so many cores. Gives the rest.
     fn note(&mut self, worked: Duration, now: Instant, cores: u32) -> Duration {
         let part = now.saturating_duration_since(self.at) * cores / PART;
         self.owed = (self.owed + worked).saturating_sub(part);
@@ -83,7 +83,7 @@ impl Debt {
 }
 
 impl Cores {
-    /// `None` where the system does not tell how busy its cores are: nobody rests there.
+    /// `None` where the system does not tell how busy its cores are: no thread rests there.
     pub fn watch() -> Option<Cores> {
         let use_of_cores = UseOfCores::now()?;
         let debt = Debt { owed: Duration::ZERO, at: use_of_cores.at };
