@@ -9,7 +9,7 @@ use aze_calls::{Op, WINDOW_BYTES};
 use aze_client::WayNote;
 use std::cell::Cell;
 
-/// What is said of the directory with an answer.
+/// The note about the directory that goes with an answer.
 #[derive(Default)]
 pub struct Resolved(Cell<Option<ResolvedDirectory>>);
 
@@ -24,7 +24,7 @@ impl Resolved {
 }
 
 impl Call<'_> {
-    /// Notes what is known of the directory in which a walk has ended, if the library wants to know it. `version`: from
+    /// Makes the note about the directory in which a walk has ended, if the library wants to know it. `version`: from
     /// before the walk; `found_nothing`: it has failed with ENOENT.
     pub fn note_directory(&self, version: u64, below: &Below<'_>, note: &WayNote, found_nothing: bool) {
         let is = |op: Op| self.request.op == op as u32;

@@ -1,9 +1,10 @@
 //! Files that programs have mapped to be shared and written (mmap(2)).
 //!
-//! A file has one copy in memory, a memfd that all processes of the agent map, so that each sees at once what another one
-//! stores. What they have stored is found by comparing the copy with another one that nobody maps, and is written to the file:
-//! before a call of this agent reads or changes the file, at msync(2), munmap(2), execve(2) and exit, and when a process has ended.
-//! A call that changes the file changes the copies, too. Changes of other clients are not seen.
+//! A file has one copy in memory, a memfd that all processes of the agent map, so that each sees at once what another
+//! one stores. What they have stored is found by comparing the copy with another one that no program maps, and is
+//! written to the file: before a call of this agent reads or changes the file, at msync(2), munmap(2), execve(2) and
+//! exit, and when a process has ended. A call that changes the file changes the copies, too. Changes of other clients
+//! are not seen.
 
 use crate::agent::Agent;
 use crate::error::{Result, failed};
@@ -100,11 +101,11 @@ impl Mapped {
         Ok(seen?.into())
     }
 
-    /// Changes a file by `change`, which tells what has become of it; what programs have mapped changes, too. Blocks; other calls
-    /// on a file that is mapped wait.
+    /// Changes a file by `change`, which tells the outcome; the copies that programs have mapped change, too. Blocks;
+    /// other calls on a file that is mapped wait.
     ///
     /// # Errors
-    /// Those of `change`, and of reading what it has changed.
+    /// Those of `change`, and of reading the changed bytes.
     pub fn changing<T>(&self, agent: &Agent, ino: Ino, change: impl FnOnce() -> Result<(T, Changed)>) -> Result<T> {
         let (_held, _under_way) = (Held::begin(), self.changes.read());
         match self.of(ino) {
@@ -113,7 +114,7 @@ impl Mapped {
         }
     }
 
-    /// Writes what was stored in any of them, and forgets those that no process maps any more. Blocks.
+    /// Writes the bytes stored in any of them, and forgets those that no process maps any more. Blocks.
     ///
     /// # Errors
     /// The first one of those of writing; what could not be written stays as long as it is mapped.
@@ -142,7 +143,7 @@ impl Mapped {
 }
 
 impl Copies {
-    /// Writes what was stored in a range of bytes. Blocks.
+    /// Writes the stored bytes of a range. Blocks.
     ///
     /// # Errors
     /// Those of writing; what could not be written is written later.

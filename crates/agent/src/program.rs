@@ -102,8 +102,8 @@ pub fn with_variable(name: &str, value: &[u8]) -> Vec<u32> {
     pids.filter(|pid| *pid != me && is_it(pid)).collect()
 }
 
-/// The environment of a process; empty if it has none, has ended, or this user may not look. Waits for a process that becomes
-/// another program just now, which has none for a moment: the kernel tells nobody of the end of execve(2).
+/// The environment of a process; empty if it has none, has ended, or this user may not look. Waits for a process that
+/// becomes another program just now, which has none for a moment: the kernel tells no process of the end of execve(2).
 fn environment(pid: u32) -> Vec<u8> {
     let mut pause = Duration::from_micros(100);
     loop {
@@ -119,8 +119,8 @@ fn environment(pid: u32) -> Vec<u8> {
 /// The environment that a process has at one moment; empty if it had another program before all was read.
 fn environment_now(pid: u32) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    // The open file belongs to the memory of the program, of which nothing can be read any more when another program has
-    // taken its place.
+    // The open file belongs to the memory of the program, which cannot be read any more when another program has taken
+    // its place.
     let mut file = fs::File::open(format!("/proc/{pid}/environ"))?;
     file.read_to_end(&mut text)?;
     if file.read_at(&mut [0], 0)? == 0 {

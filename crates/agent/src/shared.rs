@@ -76,7 +76,7 @@ impl Shared {
         self.words.at(SERVERS_VERSION_AT).load(SeqCst)
     }
 
-    /// What was said of directories counts while it is this.
+    /// Notes about directories count while it is this.
     pub fn names_version(&self) -> u64 {
         self.words.at(NAMES_VERSION_AT).load(SeqCst)
     }

@@ -5,11 +5,11 @@
 //!
 //! The *agent* of an `aze run --door intercept` executes every operation on the volume for the programs below it: it is
 //! the only client of the servers, with one session. The *library* that is loaded into each program turns system calls
-//! on the volume into requests to the agent. The library keeps no state about open files that outlives a call: an open file
-//! description is a pipe(7) of which programs hold the reading end (a real descriptor, so that fork, dup, exec,
+//! on the volume into requests to the agent. The library keeps no state about open files that outlives a call: an open
+//! file description is a pipe(7): programs hold the reading end (a real descriptor, so that fork, dup, exec,
 //! SCM_RIGHTS, close and posix_spawn are the kernel's business) and the agent holds the writing end, which becomes
-//! POLLERR when the last copy of the reading end has gone, however that happened. Position, flags, flock and the open of
-//! the servers are the description's, in the agent.
+//! POLLERR when the last copy of the reading end has gone, however that happened. Position, flags, flock and the open
+//! of the servers are the description's, in the agent.
 //!
 //! A *channel* is one SOCK_SEQPACKET connection to the agent's socket. A thread uses one for the length of a call; a process
 //! has as many as it has calls at once. First [`Hello`], answered by [`Welcome`] with the channel's window (a memfd of
@@ -22,7 +22,7 @@ pub mod executable;
 pub mod indexes;
 pub mod shared;
 
-/// Version of what is declared here; the agent refuses another one.
+/// Version of these declarations; the agent refuses another one.
 pub const VERSION: u32 = 7;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";

@@ -230,7 +230,7 @@ impl Session {
         self.kept_window()
     }
 
-    /// The same, to look at what is kept there.
+    /// The same, to look at the contents kept there.
     pub fn kept_window(&self) -> u64 {
         self.memory + ROOM_BYTES as u64
     }
@@ -256,7 +256,7 @@ impl Session {
         channel.kept.store(reply.desc, SeqCst);
     }
 
-    /// What is kept of the contents of a description, and its witness.
+    /// The contents kept for a description, and their witness.
     pub fn kept(&self, desc: u64) -> Option<(Kept, Option<Witness>)> {
         let channel = self.kept.filter(|channel| channel.kept.load(SeqCst) == desc)?;
         let kept = Kept {

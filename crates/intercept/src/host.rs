@@ -62,7 +62,7 @@ pub fn write<T: Copy>(address: u64, value: T) {
     unsafe { (address as *mut T).write_unaligned(value) }
 }
 
-/// Copies bytes between two places, of which one is the host's.
+/// Copies bytes between two places, one of them the host's.
 pub fn copy(to: u64, from: u64, bytes: usize) {
     // SAFETY: as of `read` and `write`; the other place is memory of a session, which the host does not know.
     unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) }

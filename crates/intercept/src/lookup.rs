@@ -43,7 +43,7 @@ const SLOTS_MAX: u32 = WINDOW_BYTES as u32 / 2;
 /// Largest index that is mapped, in bytes.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// Directories of which is known how they are reached.
+/// Directories known by the path that leads to them.
 const PLACES: usize = 256;
 /// Directories and servers of which is known in which state names may be looked up.
 const STATES: usize = 1024;
@@ -122,7 +122,7 @@ impl Key {
         self.bytes.get(..self.name_at).unwrap_or(&[])
     }
 
-    /// The words of the place, without what is known of it.
+    /// The words of the place, without the knowledge of it.
     fn words(&self) -> [u64; PLACE_WORDS] {
         let mut words = [0; PLACE_WORDS];
         (words[0], words[4]) = (self.desc, self.name_at as u64);
@@ -202,7 +202,7 @@ pub fn descriptors() -> impl Iterator<Item = i32> {
 impl Guide {
     fn now() -> Option<&'static Guide> {
         let at = GUIDE.load(SeqCst);
-        // SAFETY: whoever stored the address had filled the memory, which is never given back or written again.
+        // SAFETY: the thread that stored the address had filled the memory, which is never given back or written again.
         (at != 0).then(|| unsafe { &*(at as *const Guide) })
     }
 
@@ -237,7 +237,7 @@ pub struct Witness {
     guide: u64,
     /// Which of [`MAPPED`], and one more.
     mapped: u64,
-    /// Where the count of the record is, and what it was.
+    /// Where the count of the record is, and its value then.
     at: u64,
     count: u64,
 }
@@ -313,7 +313,8 @@ pub fn is_of(session: &Session, reply: &Reply, ino: u64) -> bool {
     bytes.len() >= size_of::<Stat>() && host::read::<Stat>(bytes.as_ptr() as u64).ino == ino
 }
 
-/// Whether nobody has changed the file since its record was seen: a question would be answered now as it would have been then.
+/// Whether the file is unchanged since its record was seen: a question would be answered now as it would have been
+/// then.
 pub fn is_unchanged(session: &mut Session, witness: Witness) -> bool {
     is_still(session, witness).is_some()
 }

@@ -171,7 +171,7 @@ fn is_noted(start: u64, length: u64) -> bool {
         && (ARE_TOO_MANY.load(SeqCst) || within(start, start.saturating_add(pages(length))).next().is_some())
 }
 
-/// What was stored is written, and mappings that have ended are given up.
+/// The agent writes the stored bytes, and mappings that have ended are given up.
 pub fn settle() {
     if IS_USED.load(SeqCst) {
         ask(Request { op: Op::Settle as u32, ..Request::default() });

@@ -36,9 +36,9 @@ pub struct Wiped {
     pub getting_indexes: AtomicU32,
     /// 1: threads have descriptors of their own, so that nothing is noted about them.
     uncached: AtomicU32,
-    /// What is known about each descriptor.
+    /// Notes about each descriptor.
     pub fds: [AtomicU64; CACHED as usize],
-    /// What is known of directories.
+    /// Notes about directories.
     pub directories: Directories,
 }
 
@@ -119,7 +119,7 @@ pub fn shared_child() -> Option<u32> {
     (pid != wiped().pid.load(SeqCst)).then_some(pid)
 }
 
-/// True if what is known about descriptors may be read and noted.
+/// True if notes about descriptors may be read and made.
 pub fn may_note() -> bool {
     wiped().uncached.load(SeqCst) == 0 && shared_child().is_none()
 }

@@ -8,7 +8,7 @@ const PARTS_MAX: u64 = 1024;
 /// Most bytes of a call, as in the kernel.
 const BYTES_MAX: u64 = 0x7fff_f000;
 
-/// What is left of the parts.
+/// The rest of the parts.
 pub struct Vectors {
     /// Where the parts after the current one are written, as struct iovec.
     next: u64,
