@@ -237,8 +237,8 @@ impl Group {
         // What comes from one that is no member any more is refused there, and that is all.
         let _ = self.node.step(message);
         if is_behind && self.node.raft.state == StateRole::Follower {
-            // It gets no vote before it has what is here, and only who leads brings it that. Time may not pass by itself. One that stands
-            // already goes on: to begin anew would throw its votes away.
+            // It gets no vote before it has this log, and only a leader brings it that. Time may not pass by itself.
+            // One that stands already goes on: to begin anew would throw its votes away.
             self.campaign();
         }
     }

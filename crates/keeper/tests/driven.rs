@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What is between members: which of them run, and how many of 100 messages get lost.
+/// The network between members: which of them run, and how many of 100 messages get lost.
 #[derive(Default)]
 struct Wire {
     running: Mutex<BTreeMap<MemberId, Arc<Driver>>>,
@@ -150,7 +150,7 @@ fn a_member_whose_disk_fails_says_nothing_more() {
         assert!(first.stand().await);
         *world.processes[0].disk_fails.lock() = true;
         assert_eq!(add(first, 1).await, Err(Undecided::NotStored));
-        // The others answer what has come before.
+        // The others answer earlier messages.
         world.sim.sleep(Duration::from_secs(1)).await;
         let before = *world.wire.sent.lock();
         world.sim.sleep(Duration::from_secs(60)).await;

@@ -24,7 +24,7 @@ enum Planted {
     Nothing,
     /// Messages leave, and decisions are told, before they are stored.
     TellBeforeStored,
-    /// One that has lost what it had stored comes back under its old number.
+    /// A member that has lost its store comes back under its old number.
     OldNumber,
 }
 
@@ -310,7 +310,7 @@ impl World {
     }
 }
 
-/// Runs one seed; what was wrong, a panic of the library included.
+/// Runs one seed; gives the error, a panic of the library included.
 fn run(seed: u64, planted: Planted) -> Result<World, String> {
     std::panic::catch_unwind(|| {
         let mut world = World::new(seed, planted);

@@ -50,7 +50,7 @@ fn bytes_that_nobody_has_stored_are_refused() {
     let mut nameless = whole.clone();
     nameless[1..9].fill(0);
     assert!(refused(&nameless).contains("no number"));
-    // No bit makes it panic; a checksum is for whoever writes it to a disk.
+    // No bit makes it panic; a checksum is for the room that writes it to a disk.
     for bit in 0..whole.len() * 8 {
         let mut flipped = whole.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);

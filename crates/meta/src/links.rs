@@ -135,8 +135,8 @@ impl<T: Tables> Shard<T> {
         dropped.chain(announced.map(|inode| inode.attr.ino)).collect()
     }
 
-    /// Forgets counts that are under way between names and inodes: for a volume of which all servers start
-    /// again, and count the names.
+    /// Forgets counts that are under way between names and inodes: for a volume whose servers all start again, and
+    /// count the names.
     pub fn forget_links(&mut self) {
         self.in_doubt.clear();
         let inos: Vec<Ino> = self.tables.inodes().map(|inode| inode.attr.ino).collect();
@@ -171,8 +171,7 @@ impl<T: Tables> Shard<T> {
         })
     }
 
-    /// What was done to names here and is not known at the homes of their inodes: for whoever
-    /// starts the shard again, and for checks.
+    /// Changes of names here that the homes of their inodes do not know: for a start of the shard, and for checks.
     pub fn in_doubt(&self) -> impl Iterator<Item = (TxId, LinkInDoubt)> {
         self.in_doubt.iter().map(|(tx, in_doubt)| (*tx, *in_doubt))
     }

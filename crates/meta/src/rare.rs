@@ -29,8 +29,8 @@ wire_struct! {
         pub truncations: Vec<PendingTruncation>,
         /// Names that are counted and not yet known to be made.
         pub links: Vec<PendingLink>,
-        /// Names that went, of which the requests that removed them have no answer yet: so that the same
-        /// name is not taken off the count twice.
+        /// Names that went; the requests that removed them have no answer yet: so that the same name is not taken off
+        /// the count twice.
         pub dropped: Vec<TxId>,
         /// Extended attributes, by their names.
         pub xattrs: Vec<Xattr>,
@@ -66,12 +66,12 @@ impl Rare {
         rare
     }
 
-    /// What there is.
+    /// The parts there are.
     pub fn get(&self) -> &Parts {
         self.0.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// Changes what there is.
+    /// Changes the parts there are.
     pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut Parts) -> R) -> R {
         let mut parts = self.0.take().unwrap_or_default();
         let result = change(&mut parts);

@@ -79,7 +79,7 @@ impl Inode {
         self.attr.kind == FileKind::Directory && self.backing().is_some_and(|backing| !backing.is_imported)
     }
 
-    /// Changes what is noted of where it came from, if it came from the backing.
+    /// Changes the note of its origin, if it came from the backing.
     pub(crate) fn change_backing(&mut self, change: impl FnOnce(&mut Backing)) {
         if self.backing().is_some() {
             self.rare.change(|parts| parts.backing.as_mut().map(change));
@@ -94,9 +94,9 @@ impl Inode {
         (parts.target.len() + xattrs.sum::<usize>() + backing) as u64
     }
 
-    /// The length beyond which a data server that has seen generation `have` must drop what it
-    /// holds before it serves the generation of now: the least length of all truncations since.
-    /// `u64::MAX` if there was none that it could have missed.
+    /// The length beyond which a data server that has seen generation `have` must drop its data before it serves the
+    /// generation of now: the least length of all truncations since. `u64::MAX` if there was none that it could have
+    /// missed.
     pub fn truncated_since(&self, have: Generation) -> u64 {
         self.rare
             .get()

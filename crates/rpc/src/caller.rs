@@ -393,8 +393,9 @@ impl Caller {
         locate(ask.shard, from.clone(), epoch).await
     }
 
-    /// A change was refused that somebody else may have done: an earlier life of the server, or one that had the shard before. Gives the
-    /// server that has the shard now, if that is another one; the same one is to be asked again.
+    /// A change was refused that another process may have done: an earlier life of the server, or one that had the
+    /// shard before. Gives the server that has the shard now, if that is another one; the same one is to be asked
+    /// again.
     ///
     /// Outcomes go where a shard goes. So a refusal says that the change was not done if it comes from a process that had the shard after an
     /// earlier refusal of the same process: until then the shard may have been elsewhere.

@@ -32,7 +32,7 @@ const TELL_EVERY_NS: u64 = 1_000_000_000;
 /// How often silence and deadlines are looked after while calls are in flight.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One lane of a caller: what it and the handlers of its connections share.
+/// One lane of a caller: the state that it shares with the handlers of its connections.
 pub(crate) struct Core {
     pub(crate) io: Io,
     pub(crate) whole: Arc<Whole>,

@@ -441,7 +441,7 @@ impl Unit {
         let (block, within) = (length / BLOCK_BYTES, length % BLOCK_BYTES);
         if within > 0 && block < self.sums.count {
             let sum = block_sum(self.block(block, length));
-            // What had changed by itself before must be found by the next reader, not blessed.
+            // The next reader must find bytes that had changed by themselves before.
             self.sums.values[block] = if self.is_sound(block, stored_end) { sum } else { !sum };
         }
         self.sums.count = self.sums.count.min(length.div_ceil(BLOCK_BYTES));

@@ -89,7 +89,7 @@ impl Store {
         self.slab.touched_bytes()
     }
 
-    /// What is remembered of files whose data were dropped: those that are gone (`None`), and generations before which nothing
+    /// The fences of files whose data were dropped: those that are gone (`None`), and generations before which nothing
     /// is taken of the others.
     pub fn dropped(&self) -> Vec<(Ino, Option<Generation>)> {
         self.fences.lock().all().collect()

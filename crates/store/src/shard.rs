@@ -209,7 +209,7 @@ impl ChunkShard {
         ChangeCount { wraps: self.wraps, changes }
     }
 
-    /// Takes back the count of what has just been done under the same lock and has changed no byte of the file.
+    /// Takes back the count of a change just made under the same lock that has changed no byte of the file.
     pub fn set_changes(&mut self, ino: Ino, before: ChangeCount) {
         self.wraps = before.wraps;
         if let Some(seen) = self.generations.get_mut(&ino) {

@@ -1,4 +1,4 @@
-//! Chunks that are copies of what lies elsewhere: they go and nothing else does, and whatever changes one makes it stay.
+//! Chunks that are copies of what lies elsewhere: they go and nothing else does, and any change of one makes it stay.
 
 use aze_io::sim::{Faults, Sim};
 use aze_io::slab::Slab;
@@ -159,7 +159,7 @@ fn a_checkpoint_says_which_chunks_are_copies_and_keeps_zeros() {
         rows.iter().for_each(|row| shard.restore_row(row).expect("a sound row"));
         let there = [0, 1, 2, 3, 4, 5].map(|chunk| (shard.has(file(1), chunk), shard.is_copy(file(1), chunk)));
         assert_eq!(there, [(true, true), (true, false), (true, true), (true, false), (true, false), (true, false)]);
-        // What may be zeros has to be looked at, and what is none is not.
+        // Chunks that may be zeros have to be looked at, and others not.
         let look = |chunk: u64, hole| {
             let from = SeekFrom { chunk, offset: 0, step: 1, chunk_bits: CHUNK_BITS };
             shard.look_in_chunk(file(1), G, from, hole)
@@ -170,7 +170,7 @@ fn a_checkpoint_says_which_chunks_are_copies_and_keeps_zeros() {
         assert!(matches!(look(2, true), Err(StoreError::Cold { chunk: 2, .. })));
         assert!(matches!(look(4, false), Err(StoreError::Cold { chunk: 4, .. })));
         assert_eq!(store.copies_bytes(), 2 * CHUNK as u64);
-        // What is on the disk only goes, too.
+        // Copies on the disk only go, too.
         let evicted = evict_all(&mut shard);
         assert_eq!((&evicted.chunks[..], evicted.freed_bytes), (&[(file(1), 0), (file(1), 2)][..], 2 * CHUNK as u64));
     });

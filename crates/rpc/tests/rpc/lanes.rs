@@ -1,4 +1,4 @@
-//! Lanes have connections of their own; whatever concerns a server, or the caller, concerns all of them.
+//! Lanes have connections of their own; events of a server, or of the caller, concern all lanes.
 
 use crate::service::{Counting, caller, lookup, start, target, unlink};
 use aze_io::sim::{Faults, Sim};

@@ -97,7 +97,7 @@ async fn is_back(sim: &Sim, _caller: &Caller, servers: &Servers) {
     std::mem::forget(start(&sim.node("s0"), &"tcp:s0:7".parse().unwrap(), &servers.second));
 }
 
-/// Nobody but the giver's first life has done it.
+/// Only the giver's first life has done it.
 fn is_done_once(servers: &Servers) -> bool {
     let effects = |server: &Counting| server.seen.lock().effects.len();
     (effects(&servers.first), effects(&servers.second), effects(&servers.other)) == (1, 0, 0)

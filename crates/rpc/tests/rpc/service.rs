@@ -36,7 +36,7 @@ pub struct Seen {
     pub in_frames: u32,
     /// Requests to be left without an answer.
     pub ignore_next: u32,
-    /// Changes of which it knows nothing are refused by a map of this epoch.
+    /// Changes that it does not know are refused by a map of this epoch.
     pub stale: Option<MapEpoch>,
     /// How changes ended.
     pub retries: BTreeMap<ShardId, RetryTable<Reply>>,

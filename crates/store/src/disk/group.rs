@@ -42,7 +42,7 @@ impl GroupFile {
     /// Reads the bytes of the file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in them.
     pub fn parse(bytes: &[u8]) -> Result<GroupFile, String> {
         // A line less than the head has does not begin the log.
         let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);

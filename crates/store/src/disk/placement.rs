@@ -23,7 +23,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The servers that have slots: the parts of which the volume consists.
+    /// The servers that have slots: the volume's parts.
     pub fn members(&self) -> BTreeSet<ServerIndex> {
         self.slots.iter().map(|(server, _)| *server).collect()
     }

@@ -210,7 +210,7 @@ async fn sound_end(dir: &dyn Dir, name: &str, mut position: u64) -> DiskResult<E
         }
         position = raw.header.position + raw.header.record_bytes();
         at = reader.at;
-        // What had been durable has changed since, and what follows counts.
+        // A record that had been durable has changed since, and the records behind it count.
         first_rotten = first_rotten.filter(|(_, rotten)| durable <= *rotten);
     }
     let size = reader.written_end(at).await?;

@@ -26,7 +26,7 @@ pub struct Starts {
     pub ended: Option<u64>,
     /// How often this server has come back alone since the last start.
     pub life: u32,
-    /// The system, from its boot to its end, on which the server ran last: what was written to a file under it is there
+    /// The system, from its boot to its end, on which the server ran last: bytes written to a file under it are there
     /// for as long as it runs. 0: it is not known.
     pub boot: u64,
 }
