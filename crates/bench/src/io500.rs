@@ -197,7 +197,7 @@ fn output_of_beside(args: &Args) -> PathBuf {
     }
 }
 
-/// The first place's object, with what it means nothing without.
+/// The first place's object, with the circumstances that it means nothing without.
 fn json_of_first(program: &dyn Program, first: &Report) -> serde_json::Value {
     let mut result = first.json();
     let circumstances = record::circumstances(program);

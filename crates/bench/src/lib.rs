@@ -1,10 +1,10 @@
-//! What a measurement means: the work that is done, what is timed of it, which turn counts, and what must be told
-//! with a figure.
+//! What a measurement means: the work done, the part of it that is timed, which turn counts, and what must be told with
+//! a figure.
 //!
-//! It alone knows the phases of `aze bench` and how their figures come about: every place does the same work, in
-//! turns, with memory that was touched before, and a figure is told with what is cached and what is durable where it
-//! was measured. The command moved here whole, arguments and tables included: each argument is a parameter of one
-//! measurement. How volumes are found and reached it does not know: it is told by a [`Program`].
+//! It alone knows the phases of `aze bench` and how their figures come about: every place does the same work, in turns,
+//! with memory that was touched before, and a figure is told with the caching and durability where it was measured. The
+//! command moved here whole, arguments and tables included: each argument is a parameter of one measurement. How
+//! volumes are found and reached it does not know: it is told by a [`Program`].
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

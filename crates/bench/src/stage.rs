@@ -281,8 +281,9 @@ impl Ground<'_> {
         Ok((copied, proven))
     }
 
-    /// Removes a copy in the directory. Small files stay until the end: a file system may take long to make files while it looks
-    /// for an inode that none has had of late, as ext4 without a journal does, and whoever comes next would pay for that.
+    /// Removes a copy in the directory. Small files stay until the end: a file system may take long to make files while
+    /// it looks for an inode that none has had of late, as ext4 without a journal does, and the next work would pay for
+    /// that.
     fn remove(&self, work: Work, copy: &Path) -> Outcome<()> {
         if work == Work::Sparse { remove(copy) } else { Ok(()) }
     }

@@ -300,7 +300,7 @@ fn work(
     let (mut samples, mut bytes) = (0, 0);
     let mut all: Vec<u64> = (0..load.files).collect();
     for epoch in 0.. {
-        // The same order for all workers, each of which takes its share of it.
+        // The same order for all workers; each takes its share of it.
         shuffle(&mut all, mixed(turn << 32 | epoch));
         for index in all.iter().skip(worker as usize).step_by(load.workers as usize) {
             if Instant::now() >= deadline || failed.load(Ordering::Relaxed) {

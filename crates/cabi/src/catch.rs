@@ -20,7 +20,7 @@ pub fn catch<T>(failed: T, body: impl FnOnce() -> Result<T>) -> T {
     })
 }
 
-/// Runs a body of which no panic may leave the library.
+/// Runs a body; none of its panics may leave the library.
 ///
 /// # Errors
 /// Those of the body; EIO for a panic.

@@ -22,7 +22,7 @@ pub unsafe fn connected(volume: *const Opened) -> Result<Arc<Connected>> {
     opened.ok_or_else(|| Error::new(libc::EFAULT, "a volume is a null pointer"))?.volume.connected()
 }
 
-/// Does something by a connection, and waits for it; what it gives is the result in C.
+/// Does something by a connection, and waits for it; its outcome is the result in C.
 ///
 /// # Safety
 /// As [`connected`].

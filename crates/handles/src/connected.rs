@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// How long the end of a connection waits for what is under way, at each of two steps.
+/// How long the end of a connection waits for operations under way, at each of two steps.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The connection of this process. Made by [`crate::Volume::connected`]; a forked process must not use its parent's.

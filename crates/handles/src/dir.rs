@@ -133,8 +133,8 @@ impl Connected {
         Ok(whole.into_iter().flatten().collect())
     }
 
-    /// The entries of a directory that one server has, with attributes, without `.` and `..`: the directory has those of
-    /// all servers, each of which is on one of them. None for a number that no server has, or one that has left.
+    /// The entries of a directory that one server has, with attributes, without `.` and `..`: the directory has those
+    /// of all servers, each entry on one of them. None for a number that no server has, or one that has left.
     ///
     /// # Errors
     /// As opendir(3) and readdir(3).

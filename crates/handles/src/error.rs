@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Error {
     /// The error number of errno(3).
     pub errno: i32,
-    /// What was tried, on what, and why it did not work.
+    /// The attempt, its object, and why it failed.
     pub text: String,
 }
 

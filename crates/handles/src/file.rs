@@ -300,7 +300,7 @@ impl File {
         Ok(client.truncate(who, file.ino(), length, Some(&file)).await.map(drop)?)
     }
 
-    /// fsync(2): what was written is as durable as the volume promises it.
+    /// fsync(2): written data are as durable as the volume promises.
     ///
     /// # Errors
     /// As in its manual page.

@@ -13,8 +13,8 @@ const WITHOUT_EFFECT: i32 = libc::O_CLOEXEC | libc::O_LARGEFILE | libc::O_NOCTTY
 pub struct Flags {
     /// Reading, writing or both.
     pub access: Access,
-    /// With `access` for reading only: the first call that writes opens it for that, too, by its inode. Until then reads of a
-    /// small file take what has come with the open. No bit of open(2).
+    /// With `access` for reading only: the first call that writes opens it for that, too, by its inode. Until then
+    /// reads of a small file take the contents that came with the open. No bit of open(2).
     pub writes_later: bool,
     /// `O_CREAT`.
     pub create: bool,

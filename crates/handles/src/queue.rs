@@ -24,7 +24,7 @@ const OPERATIONS_MAX: usize = 65_536;
 pub struct Completion<T> {
     /// What its caller named it by.
     pub tag: u64,
-    /// What it gave.
+    /// Its result.
     pub result: Result<T>,
 }
 

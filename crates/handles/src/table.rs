@@ -34,7 +34,7 @@ struct Place<T> {
 }
 
 impl<T> Table<T> {
-    /// An empty table of the calling process; `what` names in errors what is in it.
+    /// An empty table of the calling process; `what` names its objects in errors.
     pub fn new(what: &'static str) -> Table<T> {
         Table { what, places: RwLock::new(Places { all: Vec::new(), free: Vec::new() }) }
     }
@@ -62,7 +62,7 @@ impl<T> Table<T> {
         Ok((place.count << PLACE_BITS | at) as i32)
     }
 
-    /// What has this number.
+    /// The object with this number.
     ///
     /// # Errors
     /// EBADF if nothing has it.

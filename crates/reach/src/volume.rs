@@ -225,12 +225,12 @@ impl Settings {
         self.durability.is_some()
     }
 
-    /// Whether it is on local disks of a job's nodes: what it keeps there goes with it.
+    /// Whether it is on local disks of a job's nodes: its data there go with it.
     pub fn is_local(&self) -> bool {
         self.storage == LOCAL
     }
 
-    /// Whether what it holds is there after its end.
+    /// Whether its data are there after its end.
     pub fn is_kept(&self) -> bool {
         self.lasts() && !self.is_local()
     }

@@ -70,7 +70,7 @@ impl Sums {
         Sums::of_whole(bytes, |_| true)
     }
 
-    /// The same of a chunk of which some pieces were not read, since they are holes: for zeros, whatever is in their memory.
+    /// The same of a chunk whose unread pieces are holes: they count as zeros, regardless of their memory.
     pub fn of_pieces(bytes: &mut [u8], is_read: &[bool]) -> Option<Hash> {
         let is_read = |piece: usize| is_read.get(piece).is_some_and(|is_read| *is_read);
         if bytes.len() as u64 != CHUNK_BYTES {

@@ -183,7 +183,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// After a failure of the turn, which is what is told.
+    /// After a failure of the turn: that failure is told.
     fn drop(&mut self) {
         let _ = self.join();
     }

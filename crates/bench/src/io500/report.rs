@@ -156,7 +156,7 @@ impl Report {
         each.chain([("score", self.score() / other.score())]).collect()
     }
 
-    /// What was left of this place's speed in another's turns: of each phase, and of the score.
+    /// The part of this place's speed that was left in another's turns: of each phase, and of the score.
     pub fn left(&self, other: &Report) -> Vec<Left> {
         let turns = 0..self.turns[0].len();
         let turns: Vec<_> = turns.map(|turn| (self.values_of(turn), other.values_of(turn))).collect();
@@ -168,7 +168,7 @@ impl Report {
         (0..self.phases.len()).map(phase).chain([Left { name: "score", pairs: of_score }]).collect()
     }
 
-    /// A table of the figures alone and beside a command, and of what was left in each pair of turns.
+    /// A table of the figures alone and beside a command, and of the part left in each pair of turns.
     pub fn table_of_left(&self, other: &Report) -> String {
         let mut text = String::new();
         put(

@@ -1,4 +1,4 @@
-//! The model against what it models: the same processes on running servers, and simulated on one machine like this.
+//! The model against measurements: the same processes on running servers, and simulated on one machine like this.
 
 use super::super::Args;
 use super::measured::{CLIENTS, Found, PROCS, Running, job};
