@@ -5,6 +5,8 @@
 mod gate;
 #[path = "intercept/lookup.rs"]
 mod lookup;
+#[path = "intercept/mailbox.rs"]
+mod mailbox;
 #[path = "intercept/reads.rs"]
 mod reads;
 #[path = "intercept/search.rs"]

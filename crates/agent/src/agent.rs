@@ -6,6 +6,7 @@
 use crate::channel;
 use crate::description::{Description, Descriptions, Kind};
 use crate::error::{Fault, Result};
+use crate::mailbox::Channel;
 use crate::mapped::Mapped;
 use crate::panics::{self, Held};
 use crate::program::{Program, Programs, with_variable};
@@ -52,6 +53,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How [`Agent::ended`] is watched: it is reported once, and again when it is asked for again.
 const ONCE: i32 = libc::EPOLLIN | libc::EPOLLONESHOT;
 
+/// How a channel is watched that waits for no lock.
+const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLONESHOT;
+
 /// Kinds of the numbers that [`Epoll`] reports, in their highest bits.
 mod token {
     pub const LISTENER: u64 = 0;
@@ -60,10 +64,12 @@ mod token {
     /// The thread of a channel has let go of the last description after the last process: [`Agent::emptied`](super::Agent::emptied).
     pub const EMPTIED: u64 = 2;
     /// One on which others may wait.
-    pub const DESCRIPTION: u64 = 1 << 62;
-    pub const PROGRAM: u64 = 2 << 62;
-    pub const WAIT: u64 = 3 << 62;
-    pub const KIND: u64 = 3 << 62;
+    pub const DESCRIPTION: u64 = 1 << 61;
+    pub const PROGRAM: u64 = 2 << 61;
+    pub const WAIT: u64 = 3 << 61;
+    /// The other side of a channel has closed it.
+    pub const CHANNEL: u64 = 4 << 61;
+    pub const KIND: u64 = 7 << 61;
 }
 
 /// The agent of one volume for one tree of processes.
@@ -96,6 +102,8 @@ pub struct Agent {
     /// Numbers of descriptions, of owners of locks and of waits: none is given twice.
     numbers: AtomicU64,
     channels: AtomicUsize,
+    /// Those that are watched, by their numbers.
+    watched_channels: Mutex<BTreeMap<u64, Arc<Channel>>>,
     /// What ends a wait for a lock, by the number of the wait.
     waits: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     log: Mutex<Log>,
@@ -157,6 +165,7 @@ impl Listening {
             programs: Mutex::default(),
             numbers: AtomicU64::new(1),
             channels: AtomicUsize::new(0),
+            watched_channels: Mutex::default(),
             waits: Mutex::default(),
             log: Mutex::default(),
             spare: Mutex::new(File::open("/dev/null").ok()),
@@ -217,6 +226,7 @@ impl Agent {
                         changed = true;
                     }
                     token::WAIT => drop(self.waits.lock().remove(&what)),
+                    token::CHANNEL => self.channel_ended(what),
                     _ if number == token::ENDED => is_told = true,
                     _ if number == token::EMPTIED => changed = true,
                     _ => self.take_channel(listener),
@@ -258,8 +268,8 @@ impl Agent {
     }
 
     fn take_channel(self: &Arc<Self>, listener: &OwnedFd) {
-        let channel = match sys::accept(listener) {
-            Ok(channel) => Arc::new(channel),
+        let socket = match sys::accept(listener) {
+            Ok(socket) => socket,
             Err(error) => {
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
                     self.turn_away(listener);
@@ -270,7 +280,7 @@ impl Agent {
         let number = self.channels.fetch_add(1, SeqCst);
         let taken = Taken(self.clone());
         let is_one_too_many = number >= CHANNELS_MAX;
-        let serve = move || channel::serve(&taken.0, &channel, is_one_too_many);
+        let serve = move || channel::serve(&taken.0, socket, is_one_too_many);
         let thread = std::thread::Builder::new().name("aze-channel".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(serve) {
             self.say(format_args!("start a thread for a channel: {error}"));
@@ -491,15 +501,35 @@ impl Agent {
         some
     }
 
-    /// What resolves when a wait is over because its channel has something to say, or has ended; and the number of the wait.
+    /// From now on the channel ends when the other side closes it, though its thread waits at the mailbox.
     ///
     /// # Errors
     /// ENOSPC beyond the watches that epoll(7) allows.
-    pub fn begin_wait(&self, channel: &OwnedFd) -> Result<(u64, oneshot::Receiver<()>)> {
+    pub fn watch_channel(&self, channel: &Arc<Channel>) -> io::Result<()> {
+        self.watched_channels.lock().insert(channel.number, channel.clone());
+        let watched = self.epoll.add(&channel.socket, HANG_UP, token::CHANNEL | channel.number);
+        watched.inspect_err(|_| self.forget_channel(channel))
+    }
+
+    /// A channel has ended.
+    pub fn forget_channel(&self, channel: &Channel) {
+        self.watched_channels.lock().remove(&channel.number);
+    }
+
+    fn channel_ended(&self, number: u64) {
+        let channel = self.watched_channels.lock().get(&number).cloned();
+        channel.iter().for_each(|channel| channel.end());
+    }
+
+    /// What resolves when a wait is over because its channel has something to say, or has ended; and the number of the wait.
+    ///
+    /// # Errors
+    /// What epoll(7) said.
+    pub fn begin_wait(&self, channel: &Channel) -> Result<(u64, oneshot::Receiver<()>)> {
         let (number, (end, ended)) = (self.number(), oneshot::channel());
         self.waits.lock().insert(number, end);
         let events = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLONESHOT;
-        match self.epoll.add(channel, events, token::WAIT | number) {
+        match self.epoll.rearm(&channel.socket, events, token::WAIT | number) {
             Ok(()) => Ok((number, ended)),
             Err(error) => {
                 self.waits.lock().remove(&number);
@@ -509,8 +539,11 @@ impl Agent {
     }
 
     /// A wait is over.
-    pub fn end_wait(&self, number: u64, channel: &OwnedFd) {
-        self.epoll.remove(channel);
+    pub fn end_wait(&self, number: u64, channel: &Channel) {
+        if self.epoll.rearm(&channel.socket, HANG_UP, token::CHANNEL | channel.number).is_err() {
+            // No thread would hear of its end.
+            channel.end();
+        }
         self.waits.lock().remove(&number);
     }
 

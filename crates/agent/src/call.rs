@@ -5,6 +5,7 @@ use crate::channel::Answer;
 use crate::description::Description;
 use crate::error::{Fault, Result, errno, failed, unless_it_left};
 use crate::indexes::Resolved;
+use crate::mailbox::Channel;
 use crate::program::Program;
 use crate::sys::Window;
 use aze_calls::{NO_DESC, Op, Request, WINDOW_BYTES};
@@ -14,7 +15,6 @@ use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A request in progress.
@@ -24,7 +24,7 @@ pub struct Call<'a> {
     /// The process that asks.
     pub program: &'a Arc<Program>,
     /// The channel that it came by.
-    pub channel: &'a OwnedFd,
+    pub channel: &'a Channel,
     /// What came before the bytes.
     pub request: &'a Request,
     /// Paths and the like.

@@ -4,10 +4,12 @@ use crate::agent::Agent;
 use crate::call::Call;
 use crate::error::Fault;
 use crate::indexes::Resolved;
+use crate::mailbox::{Asked, Channel};
 use crate::panics;
 use crate::processor::Follower;
 use crate::program::Program;
-use crate::sys::{self, Window};
+use crate::sys::{self, Mailbox, Window};
+use aze_calls::mailbox::Way;
 use aze_calls::{Hello, LEAVES, MESSAGE_BYTES_MAX, Op, Reply, Request, VERSION, Welcome};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,59 +43,73 @@ impl Answer {
 }
 
 /// The life of a channel; blocks until it ends.
-pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) {
-    let begun = begin(agent, channel, is_one_too_many);
-    let (program, mut window) = match begun {
+pub fn serve(agent: &Arc<Agent>, socket: OwnedFd, is_one_too_many: bool) {
+    let (program, mut window, mailbox) = match begin(agent, &socket, is_one_too_many) {
         Ok(begun) => begun,
         Err(error) => {
             agent.say(format_args!("refuse a channel: {error}"));
             let result = -error.raw_os_error().unwrap_or(libc::EPROTO);
             let refusal = Welcome { result, ..Welcome::default() };
             // The other side may have gone.
-            let _ = sys::send(channel, [sys::bytes_of(&refusal), &[]], None);
+            let _ = sys::send(&socket, [sys::bytes_of(&refusal), &[]], None);
             return;
         }
     };
+    let channel = Arc::new(Channel::new(agent.number(), socket, mailbox));
     // A process that was forked may have a copy of the channel, and does not use it.
-    program.hears_of_end(channel);
-    let (mut packet, mut follower) = (vec![0; MESSAGE_BYTES_MAX], Follower::new());
-    loop {
-        let count = match sys::receive(channel, &mut packet) {
-            Ok(0) | Err(_) => return,
-            Ok(count) => count,
-        };
-        let Some((request, op, bytes)) = parse(&packet[..count]) else {
+    program.hears_of_end(&channel);
+    match agent.watch_channel(&channel) {
+        Ok(()) => {
+            requests(agent, &program, &mut window, &channel);
+            agent.forget_channel(&channel);
+        }
+        Err(error) => agent.say(format_args!("watch a channel: {error}")),
+    }
+    channel.end();
+}
+
+/// Does what is asked, until the channel ends.
+fn requests(agent: &Arc<Agent>, program: &Arc<Program>, window: &mut Window, channel: &Arc<Channel>) {
+    let (mut packet, mut follower) = (Box::new([0; MESSAGE_BYTES_MAX]), Follower::new());
+    while let Some(Asked { packet, is_in_mailbox }) = channel.next(&mut packet) {
+        // The way is the operation's: a program waits for its reply at one place.
+        let parsed = parse(packet).filter(|(_, op, _)| !is_in_mailbox || op.way() != Way::Packets);
+        let Some((request, op, bytes)) = parsed else {
             return agent.say(format_args!("process {} sent no request: its channel is closed", program.process.pid));
         };
-        follower.follow(request.processor);
-        if op == Op::Cancel {
-            // The wait that it was to end had ended.
-            continue;
+        let answers_there = is_in_mailbox && op.way() == Way::Mailbox;
+        if is_in_mailbox && !answers_there {
+            channel.has_taken();
         }
-        let (window, resolved) = (&mut window, Resolved::default());
-        let mut call = Call { agent, program: &program, channel, request: &request, bytes, window, resolved };
+        follower.follow(request.processor);
+        let (window, resolved) = (&mut *window, Resolved::default());
+        let mut call = Call { agent, program, channel, request: &request, bytes, window, resolved };
         let acted = panics::calling(channel, || call.act(op));
         let resolved = call.resolved;
         let mut answer = acted.unwrap_or_else(|fault| answer_to(agent, op, fault));
         resolved.add_to(&mut answer);
+        if answers_there {
+            put(channel, answer);
+            continue;
+        }
         let undo = answer.undo.take();
         // Of a process that has ended the channel may live on, in a child that it has forked: the send would succeed.
         let has_gone = undo.is_some() && sys::has_ended(&program.descriptor);
-        if has_gone || send(channel, answer).is_err() {
+        if has_gone || send(&channel.socket, answer).is_err() {
             undo.into_iter().for_each(|undo| undo());
             return;
         }
     }
 }
 
-fn begin(agent: &Arc<Agent>, channel: &OwnedFd, is_one_too_many: bool) -> io::Result<(Arc<Program>, Window)> {
+fn begin(agent: &Arc<Agent>, socket: &OwnedFd, is_one_too_many: bool) -> io::Result<(Arc<Program>, Window, Mailbox)> {
     let failed = io::Error::from_raw_os_error;
-    let (pid, uid) = sys::peer(channel)?;
+    let (pid, uid) = sys::peer(socket)?;
     if uid != agent.uid() || pid == 0 {
         return Err(failed(libc::EPERM));
     }
     let mut packet = [0; 64];
-    let count = sys::receive(channel, &mut packet)?;
+    let count = sys::receive(socket, &mut packet)?;
     let hello =
         sys::take::<Hello>(&packet[..count]).filter(|(hello, rest)| hello.version == VERSION && rest.is_empty());
     hello.ok_or_else(|| failed(libc::EPROTO))?;
@@ -101,9 +117,9 @@ fn begin(agent: &Arc<Agent>, channel: &OwnedFd, is_one_too_many: bool) -> io::Re
         return Err(failed(libc::EAGAIN));
     }
     let program = agent.program(pid)?;
-    let (window, descriptor) = Window::new()?;
-    sys::send(channel, [sys::bytes_of(&agent.welcome()), &[]], Some(descriptor.as_fd()))?;
-    Ok((program, window))
+    let (window, mailbox, descriptor) = sys::channel_memory()?;
+    sys::send(socket, [sys::bytes_of(&agent.welcome()), &[]], Some(descriptor.as_fd()))?;
+    Ok((program, window, mailbox))
 }
 
 fn parse(packet: &[u8]) -> Option<(Request, Op, &[u8])> {
@@ -130,9 +146,21 @@ fn answer_to(agent: &Agent, op: Op, fault: Fault) -> Answer {
     }
 }
 
-fn send(channel: &OwnedFd, answer: Answer) -> io::Result<()> {
+/// Header and bytes of a reply, and the descriptor that comes with it.
+fn reply(answer: Answer) -> (Reply, Vec<u8>, Option<OwnedFd>) {
     let Answer { result, desc, bytes, passed, .. } = answer;
     debug_assert!(bytes.len() + size_of::<Reply>() <= MESSAGE_BYTES_MAX);
-    let reply = Reply { result, desc, bytes: bytes.len() as u32, has_fd: u32::from(passed.is_some()) };
-    sys::send(channel, [sys::bytes_of(&reply), &bytes], passed.as_ref().map(OwnedFd::as_fd))
+    (Reply { result, desc, bytes: bytes.len() as u32, has_fd: u32::from(passed.is_some()) }, bytes, passed)
+}
+
+fn send(socket: &OwnedFd, answer: Answer) -> io::Result<()> {
+    let (reply, bytes, passed) = reply(answer);
+    sys::send(socket, [sys::bytes_of(&reply), &bytes], passed.as_ref().map(OwnedFd::as_fd))
+}
+
+fn put(channel: &Channel, answer: Answer) {
+    debug_assert!(answer.undo.is_none(), "an effect that may be taken back");
+    let (reply, bytes, passed) = reply(answer);
+    debug_assert!(passed.is_none(), "a descriptor");
+    channel.answer(&reply, &bytes);
 }

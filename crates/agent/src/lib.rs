@@ -14,6 +14,7 @@ mod error;
 mod files;
 mod indexes;
 mod locks;
+mod mailbox;
 mod mapped;
 mod names;
 mod panics;

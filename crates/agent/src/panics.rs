@@ -18,13 +18,13 @@ use aze_handles::Error;
 use aze_io::defects;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
 
+use crate::mailbox::Channel;
 use crate::sys;
 
 /// Calls that may end with their thread where it is: each keeps a thread and its memory. The next one ends the agent.
@@ -42,7 +42,7 @@ static CAUGHT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// The channel whose call this thread does.
-    static CALL: RefCell<Option<Arc<OwnedFd>>> = const { RefCell::new(None) };
+    static CALL: RefCell<Option<Arc<Channel>>> = const { RefCell::new(None) };
     /// What this thread holds that others wait for.
     static HELD: Cell<usize> = const { Cell::new(0) };
     /// This thread is in the middle of an operation that it alone waits for.
@@ -67,7 +67,7 @@ impl Drop for Held {
 }
 
 /// Does the calls of a channel on this thread.
-pub fn calling<T>(channel: &Arc<OwnedFd>, call: impl FnOnce() -> T) -> T {
+pub fn calling<T>(channel: &Arc<Channel>, call: impl FnOnce() -> T) -> T {
     CALL.set(Some(channel.clone()));
     let done = call();
     CALL.take();
@@ -121,8 +121,8 @@ pub fn ends_one_call_only() -> bool {
     }
     let reply = Reply { result: -i64::from(libc::EIO), ..Reply::default() };
     // The program may have gone.
-    let _ = sys::send(&channel, [sys::bytes_of(&reply), &[]], None);
-    sys::shut(&channel);
+    let _ = sys::send(&channel.socket, [sys::bytes_of(&reply), &[]], None);
+    channel.end();
     loop {
         std::thread::park();
     }

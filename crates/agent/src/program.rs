@@ -4,7 +4,7 @@
 //! channels, and not to the descriptions through which they were taken.
 
 use crate::description::Description;
-use crate::sys;
+use crate::mailbox::Channel;
 use aze_io::real::open_process;
 use aze_io::sync::Mutex;
 use aze_proto::ids::Ino;
@@ -34,7 +34,7 @@ struct Locked {
     by_ino: BTreeMap<Ino, Vec<Weak<Description>>>,
     has_ended: bool,
     /// Its channels: they end with it.
-    channels: Vec<Weak<OwnedFd>>,
+    channels: Vec<Weak<Channel>>,
 }
 
 impl Program {
@@ -64,10 +64,10 @@ impl Program {
     }
 
     /// Ends a channel of its when it ends; at once if it has.
-    pub fn hears_of_end(&self, channel: &Arc<OwnedFd>) {
+    pub fn hears_of_end(&self, channel: &Arc<Channel>) {
         let mut locked = self.locked.lock();
         if locked.has_ended {
-            sys::shut(channel);
+            channel.end();
         }
         locked.channels.retain(|channel| channel.strong_count() > 0);
         locked.channels.push(Arc::downgrade(channel));
@@ -84,7 +84,7 @@ impl Program {
         let mut locked = self.locked.lock();
         locked.has_ended = true;
         // With its channels end its waits for locks.
-        locked.channels.drain(..).filter_map(|channel| channel.upgrade()).for_each(|channel| sys::shut(&channel));
+        locked.channels.drain(..).filter_map(|channel| channel.upgrade()).for_each(|channel| channel.end());
         let through = std::mem::take(&mut locked.by_ino);
         through.values().flatten().filter_map(Weak::upgrade).collect()
     }

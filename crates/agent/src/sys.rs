@@ -1,8 +1,9 @@
 //! The system calls of the agent that the standard library does not wrap, each with its proof.
 
 use aze_calls::indexes::{ResolvedDirectory, SharedIndexes};
+use aze_calls::mailbox::{MAILBOX_BYTES, WORD_AT};
 use aze_calls::shared::{BYTES, WORDS};
-use aze_calls::{Hello, Kept, Reply, Request, Stat, WINDOW_BYTES, Welcome};
+use aze_calls::{CHANNEL_BYTES, Hello, Kept, Reply, Request, Stat, WINDOW_BYTES, Welcome};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -12,7 +13,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 /// Longest path of a local socket, in bytes, without the NUL at its end (unix(7)).
@@ -185,43 +187,93 @@ pub fn shut(channel: &OwnedFd) {
 }
 
 /// The memory that a channel's two sides share.
-pub struct Window(*mut u8);
+struct ChannelMemory(*mut u8);
 
-// SAFETY: the memory belongs to no thread; it is reached through `&mut self` only.
-unsafe impl Send for Window {}
+// SAFETY: the memory belongs to no thread.
+unsafe impl Send for ChannelMemory {}
+// SAFETY: the window is reached through `&mut Window`, of which there is one; the mailbox by whole copies and an atomic word.
+unsafe impl Sync for ChannelMemory {}
+
+impl Drop for ChannelMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is of this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.cast(), CHANNEL_BYTES) };
+    }
+}
+
+/// The part of a channel's memory in which data lie.
+pub struct Window(Arc<ChannelMemory>);
+
+/// The part in which requests and replies lie ([`aze_calls::mailbox`]).
+#[derive(Clone)]
+pub struct Mailbox(Arc<ChannelMemory>);
+
+/// Makes the memory of a channel; gives also the descriptor by which the other side maps it.
+///
+/// # Errors
+/// What the system said: EMFILE, ENOMEM.
+pub fn channel_memory() -> io::Result<(Window, Mailbox, OwnedFd)> {
+    let file = memory_file(c"aze-window", 0)?;
+    file.set_len(CHANNEL_BYTES as u64)?;
+    // The other side cannot take the memory away from under this one.
+    seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
+    let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping at an address that the system chooses.
+    let at = unsafe { libc::mmap(null_mut(), CHANNEL_BYTES, rights, how, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let memory = Arc::new(ChannelMemory(at.cast()));
+    Ok((Window(memory.clone()), Mailbox(memory), file.into()))
+}
 
 impl Window {
-    /// Makes one; gives also the descriptor by which the other side maps it.
-    ///
-    /// # Errors
-    /// What the system said: EMFILE, ENOMEM.
-    pub fn new() -> io::Result<(Window, OwnedFd)> {
-        let (file, len) = (memory_file(c"aze-window", 0)?, WINDOW_BYTES as u64);
-        file.set_len(len)?;
-        // The other side cannot take the memory away from under this one.
-        seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
-        let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping at an address that the system chooses.
-        let at = unsafe { libc::mmap(null_mut(), WINDOW_BYTES, rights, how, file.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((Window(at.cast()), file.into()))
-    }
-
     /// The first `len` bytes, at most [`WINDOW_BYTES`].
     pub fn bytes(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: the mapping has that many bytes and lives as long as `self`, which is borrowed. The other side leaves them
         // alone between its request and the reply; a program that breaks this rule gets other bytes of its own making: they are
         // data of a file, by which nothing here is decided, and a server refuses those that do not match their checksums.
-        unsafe { std::slice::from_raw_parts_mut(self.0, len.min(WINDOW_BYTES)) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.0, len.min(WINDOW_BYTES)) }
     }
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is of this length, and nothing refers to it any more.
-        unsafe { libc::munmap(self.0.cast(), WINDOW_BYTES) };
+impl Mailbox {
+    fn place(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= MAILBOX_BYTES && len <= MAILBOX_BYTES - at, "{len} bytes at {at} of a mailbox");
+        // SAFETY: the mapping has as many bytes behind the window, as was just compared.
+        unsafe { self.0.0.add(WINDOW_BYTES + at) }
+    }
+
+    /// Copies bytes out. The other side may change them meanwhile: what was copied is to be checked, and stays as it is.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) {
+        // SAFETY: `place` has compared the length; `to` is memory of this process alone.
+        unsafe { std::ptr::copy_nonoverlapping(self.place(at, to.len()), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies bytes in.
+    pub fn copy_in(&self, at: usize, from: &[u8]) {
+        // SAFETY: as of `copy_out`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.place(at, from.len()), from.len()) }
+    }
+
+    /// The word.
+    pub fn word(&self) -> &AtomicU32 {
+        // SAFETY: it lies in the mapping, which lives as long as `self`, at the beginning of a page. The other side is in another
+        // process, and reaches it by atomic instructions.
+        unsafe { AtomicU32::from_ptr(self.place(WORD_AT, 4).cast()) }
+    }
+
+    /// Sleeps until a thread of either side wakes this one, unless the word is another one. It may wake for no reason.
+    pub fn sleep_while(&self, word: u32) {
+        let (at, wait) = (self.word().as_ptr(), libc::FUTEX_WAIT);
+        // SAFETY: the word lives as long as `self`; without a limit the call reads nothing else.
+        unsafe { libc::syscall(libc::SYS_futex, at, wait, word, null_mut::<libc::timespec>()) };
+    }
+
+    /// Wakes the threads of both sides that sleep here.
+    pub fn wake(&self) {
+        // SAFETY: the call takes an address and numbers.
+        unsafe { libc::syscall(libc::SYS_futex, self.word().as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 }
 

@@ -12,18 +12,20 @@
 //! of the servers are the description's, in the agent.
 //!
 //! A *channel* is one SOCK_SEQPACKET connection to the agent's socket. A thread uses one for the length of a call; a process
-//! has as many as it has calls at once. First [`Hello`], answered by [`Welcome`] with the channel's window (a memfd of
-//! [`WINDOW_BYTES`]) as a file descriptor. Then one request, one reply, and so on. Both are one packet: header, then
-//! `bytes` bytes. Data of reads and writes, listings and values of attributes lie in the window.
+//! has as many as it has calls at once. First [`Hello`], answered by [`Welcome`] with the channel's memory (a memfd of
+//! [`CHANNEL_BYTES`]: the window, then the [`mailbox`]) as a file descriptor. Then one request, one reply, and so on. Both are a header, then
+//! `bytes` bytes, in the mailbox or as a packet, as [`Op::way`] says. Data of reads and writes, listings and values of attributes lie in
+//! the window.
 
 #![no_std]
 
 pub mod executable;
 pub mod indexes;
+pub mod mailbox;
 pub mod shared;
 
 /// Version of these declarations; the agent refuses another one.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -37,10 +39,12 @@ pub const VERBOSE_VARIABLE: &str = "AZE_INTERCEPT_VERBOSE";
 /// Environment: `symbols` has the library take symbols alone, also where it could rewrite.
 pub const WAY_VARIABLE: &str = "AZE_INTERCEPT";
 
-/// Largest packet.
+/// Largest request, and largest reply.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 10;
 /// Largest read or write of one request.
 pub const WINDOW_BYTES: usize = 1 << 20;
+/// Memory of a channel.
+pub const CHANNEL_BYTES: usize = WINDOW_BYTES + mailbox::MAILBOX_BYTES;
 /// [`Request::desc`] for "no description": paths are below the volume's root.
 pub const NO_DESC: u64 = 0;
 /// [`Request::offset`] for "at the description's position, and move it".

@@ -1,19 +1,22 @@
 //! Conversations with the agent.
 //!
 //! A thread takes a channel for the length of a call, with all signals blocked, so that no handler runs in between and waits
-//! for what its own thread holds. A channel is a socket and memory: room for paths and packets, and the window. The sockets
+//! for what its own thread holds. A channel is a socket and memory: room for paths and replies, the window, and the mailbox. The sockets
 //! are descriptors of the host's process: they lie at high numbers, and calls of the host that would close or replace one are
 //! told that it does not exist. A forked child finds the numbers and closes them; it gets channels of its own. A child on its
 //! parent's memory, whose descriptors are not the parent's, makes a channel for each call.
 
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Witness};
+use crate::mailbox::{Ended, Mailbox};
 use crate::process::{self, begin, is_ready, shared_child};
 use crate::processor::{self, Stay};
 use crate::settings;
 use aze_calls::indexes::SERVERS_MAX;
+use aze_calls::mailbox::Way;
 use aze_calls::{
-    Hello, Kept, MESSAGE_BYTES_MAX, NO_PROCESSOR, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome, after_stat,
+    CHANNEL_BYTES, Hello, Kept, MESSAGE_BYTES_MAX, NO_PROCESSOR, Op, Reply, Request, Stat, VERSION, WINDOW_BYTES,
+    Welcome, after_stat,
 };
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -35,7 +38,7 @@ pub const THIRD: Area = Area { at: 48 << 10, bytes: 16 << 10 };
 /// Room for a path that is kept while another one is looked for.
 pub const FOURTH: Area = Area { at: 64 << 10, bytes: 16 << 10 };
 const ROOM_BYTES: usize = 80 << 10;
-const MEMORY_BYTES: usize = ROOM_BYTES + WINDOW_BYTES;
+const MEMORY_BYTES: usize = ROOM_BYTES + CHANNEL_BYTES;
 
 /// Bytes of a control message that brings one descriptor: header of 16, the number, padding.
 const CONTROL_BYTES: usize = 24;
@@ -321,12 +324,12 @@ impl Session {
         let window = window.unwrap_or(-1);
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let mapped = raw(libc::SYS_mmap, [self.window(), WINDOW_BYTES as u64, protection, flags, window as u64, 0]);
+        let mapped = raw(libc::SYS_mmap, [self.window(), CHANNEL_BYTES as u64, protection, flags, window as u64, 0]);
         host::close(window);
         if mapped < 0 {
             return Err(error(libc::ENOMEM));
         }
-        call(libc::SYS_madvise, self.window(), WINDOW_BYTES as u64, libc::MADV_DONTFORK as u64);
+        call(libc::SYS_madvise, self.window(), CHANNEL_BYTES as u64, libc::MADV_DONTFORK as u64);
         DEVICE.store(welcome.dev, SeqCst);
         FLUSH_AT_CLOSE.store(welcome.flush_at_close != 0, SeqCst);
         Ok(())
@@ -346,27 +349,48 @@ impl Session {
     pub fn ask_with_fd(&mut self, request: Request, parts: &[&[u8]]) -> Result<(Reply, Option<i32>), i64> {
         let asked = self.kept.map_or(0, |channel| channel.asked.fetch_add(1, Relaxed));
         let processor = if processor::stays(asked) { self.stay.begin() } else { NO_PROCESSOR };
-        let reply = self.send_from(processor, request, parts).and_then(|()| self.reply());
+        let reply = self.ask_from(processor, request, parts);
         self.stay.end();
         reply
     }
 
-    /// Sends a request only: the answer may take long, and the thread runs where it may meanwhile.
-    pub fn send(&mut self, request: Request, parts: &[&[u8]]) -> Result<(), i64> {
-        self.send_from(NO_PROCESSOR, request, parts)
+    fn ask_from(&mut self, processor: u16, request: Request, parts: &[&[u8]]) -> Result<(Reply, Option<i32>), i64> {
+        let way = Op::of_number(request.op).map_or(Way::Packets, Op::way);
+        let request = self.prepared(processor, request, parts)?;
+        if way == Way::Packets {
+            self.send_packet(request, parts)?;
+            self.tell_of_packet()?;
+            return self.reply();
+        }
+        self.mailbox().ask(&request, parts).map_err(|Ended| self.lost())?;
+        if way == Way::Descriptor { self.reply() } else { self.reply_in_mailbox().map(|reply| (reply, None)) }
     }
 
-    fn send_from(&mut self, processor: u16, mut request: Request, parts: &[&[u8]]) -> Result<(), i64> {
+    /// Sends a request only, of those whose way is packets: the answer may take long, and the thread runs where it may meanwhile.
+    pub fn send(&mut self, request: Request, parts: &[&[u8]]) -> Result<(), i64> {
+        let request = self.prepared(NO_PROCESSOR, request, parts)?;
+        self.send_packet(request, parts)?;
+        self.tell_of_packet()
+    }
+
+    /// Connects, and fills in what every request says.
+    fn prepared(&mut self, processor: u16, request: Request, parts: &[&[u8]]) -> Result<Request, i64> {
         // The answer may use the window.
         self.drop_kept();
         ASKED.fetch_add(1, Relaxed);
         self.connect()?;
-        request.bytes = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
-        request.umask = process::umask_now() as u16;
-        request.processor = processor;
-        if size_of::<Request>() + request.bytes as usize > MESSAGE_BYTES_MAX {
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        if size_of::<Request>() + bytes > MESSAGE_BYTES_MAX {
             return Err(error(libc::ENAMETOOLONG));
         }
+        Ok(Request { bytes: bytes as u32, umask: process::umask_now() as u16, processor, ..request })
+    }
+
+    fn mailbox(&self) -> Mailbox {
+        Mailbox(self.kept_window() + WINDOW_BYTES as u64)
+    }
+
+    fn send_packet(&mut self, request: Request, parts: &[&[u8]]) -> Result<(), i64> {
         let mut vectors = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 5];
         vectors[0] = libc::iovec { iov_base: (&raw const request).cast_mut().cast(), iov_len: size_of::<Request>() };
         let mut count = 1;
@@ -379,7 +403,24 @@ impl Session {
         if sent < 0 { Err(self.lost()) } else { Ok(()) }
     }
 
-    /// Waits for the reply.
+    fn tell_of_packet(&mut self) -> Result<(), i64> {
+        self.mailbox().sent().map_err(|Ended| self.lost())
+    }
+
+    /// Waits for a reply in the mailbox, and copies it out.
+    fn reply_in_mailbox(&mut self) -> Result<Reply, i64> {
+        let at = self.mailbox().reply(self.fd).map_err(|Ended| self.lost())?;
+        let reply: Reply = host::read(at);
+        let (room, bytes) = (self.area(REPLY), size_of::<Reply>() + reply.bytes as usize);
+        if bytes > MESSAGE_BYTES_MAX {
+            return Err(self.lost());
+        }
+        host::copy(room.as_ptr() as u64, at, bytes);
+        self.last = reply;
+        Ok(reply)
+    }
+
+    /// Waits for a reply by a packet.
     pub fn reply(&mut self) -> Result<(Reply, Option<i32>), i64> {
         let room = self.area(REPLY);
         let (bytes, fd) = receive(self.fd, room.as_ptr() as u64, room.len());
@@ -408,9 +449,10 @@ impl Session {
         room.get(size_of::<Reply>()..size_of::<Reply>() + reply.bytes as usize).unwrap_or(&[])
     }
 
-    /// Sends a word of its own for the request that waits.
+    /// Sends a word of its own for the request that waits. The agent sees the packet where it waits, and is not told of it: it may
+    /// have answered already, and then skips it before the next packet.
     pub fn cancel(&mut self) {
-        let _ = self.send(Request { op: aze_calls::Op::Cancel as u32, ..Request::default() }, &[]);
+        let _ = self.send_packet(Request { op: Op::Cancel as u32, ..Request::default() }, &[]);
     }
 
     /// The socket, and the signals that the host had blocked, to wait for a reply that may take long.

@@ -28,6 +28,7 @@ mod fds;
 mod host;
 mod locks;
 mod lookup;
+mod mailbox;
 mod mapping;
 #[cfg(not(test))]
 mod memory;

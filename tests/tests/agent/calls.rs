@@ -1,7 +1,10 @@
 //! A program of the protocol between intercepted programs and their agent, without the library: a process that has connected,
 //! and calls that this test makes on its behalf.
 
-use aze_calls::{Hello, NO_DESC, NO_PROCESSOR, Op, POSITION, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
+use aze_calls::mailbox::{SENT, WORD_AT};
+use aze_calls::{
+    CHANNEL_BYTES, Hello, NO_DESC, NO_PROCESSOR, Op, POSITION, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome,
+};
 use aze_tests::{Place, wait_until};
 use std::cell::Cell;
 use std::io;
@@ -12,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Where the agents of these tests show the volume.
 pub const AT: &str = "/seen";
@@ -221,7 +224,7 @@ impl Program {
         let window = window.expect("a window");
         let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address that the system chooses.
-        let at = unsafe { libc::mmap(null_mut(), WINDOW_BYTES, rights, how, window.as_raw_fd(), 0) };
+        let at = unsafe { libc::mmap(null_mut(), CHANNEL_BYTES, rights, how, window.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);
         // The memory cannot be taken away from under the agent.
         // SAFETY: ftruncate(2) takes numbers.
@@ -255,6 +258,18 @@ impl Program {
             ..request
         };
         send(&self.channel, &[&bytes_of(&request)[..], bytes].concat());
+        if op != Op::Cancel {
+            self.tell_of_packet();
+        }
+    }
+
+    /// The agent's thread sleeps at the mailbox.
+    fn tell_of_packet(&self) {
+        // SAFETY: the mapping has the mailbox behind the window, and lives as long as `self`.
+        let word = unsafe { AtomicU32::from_ptr(self.window.add(WINDOW_BYTES + WORD_AT).cast()) };
+        word.store(SENT, Ordering::SeqCst);
+        // SAFETY: the call takes an address and numbers.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
     /// Waits for a reply.
@@ -277,6 +292,7 @@ impl Program {
     /// Sends bytes that may be no request; true if the agent closes the channel.
     pub fn is_closed_after(&self, bytes: &[u8]) -> bool {
         send(&self.channel, bytes);
+        self.tell_of_packet();
         receive(&self.channel).0.is_empty()
     }
 
@@ -370,7 +386,7 @@ impl Shared {
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the mapping is of this length, and nothing refers to it any more.
-        unsafe { libc::munmap(self.window.cast(), WINDOW_BYTES) };
+        unsafe { libc::munmap(self.window.cast(), CHANNEL_BYTES) };
         if self.pid > 0 && !self.was_killed.get() {
             // SAFETY: both take numbers; a child that was not waited for keeps its number.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
