@@ -261,6 +261,15 @@ pub fn wait_for(what: &str, mut attempt: impl FnMut() -> Result<(), String>) {
     }
 }
 
+/// Panics with `what` unless `condition` holds again and again for as long as `time`.
+pub fn stays_so(what: &str, time: Duration, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while started.elapsed() < time {
+        assert!(condition(), "after {:?} no longer: {what}", started.elapsed());
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
 /// Waits until a program ends, for `limit` at most; false if it goes on.
 pub fn ends_within(program: &mut Child, limit: Duration) -> bool {
     let started = Instant::now();

@@ -3,9 +3,10 @@
 //! reason.
 
 use aze_tests::ledger::Ledger;
-use aze_tests::{Draw, Place, long, make_tree, wait_for, wait_until};
+use aze_tests::{Draw, Place, Ran, ends_within, long, make_tree, wait_for, wait_until};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -265,17 +266,15 @@ fn servers_that_stand_still_go_on() {
     for (server, seconds) in [(1, 3), (0, 20), (2, 60)] {
         let pid = pids(&place)[server];
         aze_tests::signal(pid, libc::SIGSTOP);
-        std::thread::scope(|scope| {
-            let other = (server + 1) % SERVERS;
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_secs(seconds));
-                aze_tests::signal(pid, libc::SIGCONT);
-            });
-            end(&place, other, libc::SIGKILL);
-            // It waits for the one that stands still, if that is needed, and says so where that takes too long.
-            let back = place.aze(&["restart", "--server", &other.to_string(), "--timeout", "100s"]);
-            assert_eq!(back.code, 0, "server {server} stands still for {seconds} s: {}", back.err);
-        });
+        let other = (server + 1) % SERVERS;
+        end(&place, other, libc::SIGKILL);
+        // It waits for the one that stands still, if that is needed, and says so where that takes too long.
+        let mut restart = place.command(&["restart", "--server", &other.to_string(), "--timeout", "100s"]);
+        let mut restart = restart.stderr(Stdio::piped()).spawn().expect("it starts");
+        ends_within(&mut restart, Duration::from_secs(seconds));
+        aze_tests::signal(pid, libc::SIGCONT);
+        let back: Ran = restart.wait_with_output().expect("it ends").into();
+        assert_eq!(back.code, 0, "server {server} stands still for {seconds} s: {}", back.err);
         for name in names(server) {
             fs::write(mount.join(&name), &name).expect("a file");
             assert_eq!(fs::read(mount.join(&name)).expect("a file"), name.as_bytes());

@@ -348,7 +348,7 @@ const VAGUE: &[&str] = &[
 ];
 
 /// Comments name who does what to which thing: at most so many of a thousand lines of a room may be vague.
-const VAGUE_OF_THOUSAND_MAX: usize = 20;
+const VAGUE_OF_THOUSAND_MAX: usize = 10;
 
 #[test]
 fn comments_name_who_does_what() {

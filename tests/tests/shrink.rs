@@ -3,7 +3,7 @@
 use aze_tests::ledger::Ledger;
 use aze_tests::servers::{pids, runs, states};
 use aze_tests::writers::while_writing;
-use aze_tests::{Draw, Place, ends_within, long, make_tree, wait_until};
+use aze_tests::{Draw, Place, ends_within, long, make_tree, stays_so, wait_until};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -109,8 +109,10 @@ fn an_idle_program_keeps_what_it_has_open() {
         })
         .collect();
     place.aze(&["shrink", "--servers", "1,2"]).ok();
-    // A server that has taken opens waits so long for their sessions: as long as the one that left may go on, and a grace.
-    std::thread::sleep(Duration::from_secs(25));
+    // A server that has taken opens waits less long for their sessions: as long as the one that left may go on, and a grace.
+    stays_so("the server that stays has all files open", Duration::from_secs(25), || {
+        opens(&place) == files.len() as u64
+    });
     for (at, file) in files.iter_mut().enumerate() {
         file.write_all(b"here").unwrap_or_else(|why| panic!("f{at}: {why}"));
         assert_eq!(file.metadata().expect("it is there").len(), 4, "f{at}");
@@ -143,6 +145,15 @@ fn a_command_that_is_killed_goes_on_the_next_time() {
     assert_eq!(states(&place), ["up", "left", "left"]);
     all_there("at the end");
     assert_eq!(place.aze(&["check"]).code, 0);
+}
+
+/// How many files the servers have as open.
+fn opens(place: &Place) -> u64 {
+    let text = place.aze(&["status", "--json"]).ok().out;
+    let status: serde_json::Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
+    let servers = status["servers"].as_array().expect("servers");
+    assert_eq!(servers.len(), 3, "{text}");
+    servers.iter().filter_map(|server| server["opens"].as_u64()).sum()
 }
 
 fn refused(place: &Place, args: &[&str], why: &str) {
