@@ -397,13 +397,18 @@ fn a_call_stays_on_its_processor() {
     }
 }
 
-/// Threads of the agent of `place` that move connections while no program waits: one for each lane that was used.
-fn lanes_used(place: &Place) -> usize {
+/// Threads with this name of the agent of `place`.
+fn agent_threads(place: &Place, name: &str) -> usize {
     let agents = agent_pids(place);
     assert_eq!(agents.len(), 1);
     let threads = fs::read_dir(format!("/proc/{}/task", agents[0])).expect("threads").flatten();
-    let is_one = |comm: String| comm == "aze-background\n";
+    let is_one = |comm: String| comm.trim_end() == name;
     threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(is_one)).count()
+}
+
+/// Threads of the agent of `place` that move connections while no program waits: one for each lane that was used.
+fn lanes_used(place: &Place) -> usize {
+    agent_threads(place, "aze-background")
 }
 
 /// A program that asks alone uses the first connection to each server; those that ask at the same time do not wait for each other's

@@ -213,18 +213,21 @@ pub struct Mailbox(Arc<ChannelMemory>);
 /// # Errors
 /// What the system said: EMFILE, ENOMEM.
 pub fn channel_memory() -> io::Result<(Window, Mailbox, OwnedFd)> {
-    let file = memory_file(c"aze-window", 0)?;
-    file.set_len(CHANNEL_BYTES as u64)?;
-    // The other side cannot take the memory away from under this one.
+    let (at, descriptor) = mapped_file(c"aze-window", CHANNEL_BYTES)?;
+    let memory = Arc::new(ChannelMemory(at));
+    Ok((Window(memory.clone()), Mailbox(memory), descriptor))
+}
+
+/// Maps a new memory file; gives also the descriptor by which programs map it.
+fn mapped_file(name: &CStr, bytes: usize) -> io::Result<(*mut u8, OwnedFd)> {
+    let file = memory_file(name, 0)?;
+    file.set_len(bytes as u64)?;
+    // No program can take the memory away from under the others.
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
     let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a new mapping at an address that the system chooses.
-    let at = unsafe { libc::mmap(null_mut(), CHANNEL_BYTES, rights, how, file.as_raw_fd(), 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    let memory = Arc::new(ChannelMemory(at.cast()));
-    Ok((Window(memory.clone()), Mailbox(memory), file.into()))
+    let at = unsafe { libc::mmap(null_mut(), bytes, rights, how, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok((at.cast(), file.into())) }
 }
 
 impl Window {
@@ -291,17 +294,8 @@ impl Words {
     /// # Errors
     /// What the system said: EMFILE, ENOMEM.
     pub fn new() -> io::Result<(Words, OwnedFd)> {
-        let file = memory_file(c"aze-shared", 0)?;
-        file.set_len(BYTES as u64)?;
-        // No program can take the memory away from under the others.
-        seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
-        let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping at an address that the system chooses.
-        let at = unsafe { libc::mmap(null_mut(), BYTES, rights, how, file.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((Words(at.cast()), file.into()))
+        let (at, descriptor) = mapped_file(c"aze-shared", BYTES)?;
+        Ok((Words(at.cast()), descriptor))
     }
 
     /// One of them.

@@ -1,6 +1,6 @@
 //! Programs that wait for their agent at the mailbox of a channel, where the kernel tells nobody that the other side has gone.
 
-use super::{agent_pids, through};
+use super::{agent_pids, agent_threads, through};
 use aze_tests::servers::pids;
 use aze_tests::{Place, Ran, signal, wait_until};
 use std::fs;
@@ -92,15 +92,6 @@ fn a_call_that_waits_outlasts_slow_servers_and_ends_with_its_agent() {
     assert_eq!(program.ends(), 0);
 }
 
-/// Threads of the agent, one for each channel.
-fn channels(place: &Place) -> usize {
-    let agents = agent_pids(place);
-    assert_eq!(agents.len(), 1);
-    let threads = fs::read_dir(format!("/proc/{}/task", agents[0])).expect("threads").flatten();
-    let is_one = |comm: String| comm == "aze-channel\n";
-    threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(is_one)).count()
-}
-
 /// The kernel closes the channels of a process that becomes another program, and the process lives on: each channel's thread ends.
 #[test]
 fn channels_of_programs_that_a_process_has_been_end() {
@@ -110,6 +101,6 @@ fn channels_of_programs_that_a_process_has_been_end() {
                  cd /aze; echo did; read -r _";
     let mut program = Program::start(&place, &format!("export N=40 AGAIN='{again}'; exec sh -c \"$AGAIN\""));
     assert_eq!(program.line(), "did");
-    wait_until("the channels of earlier programs have ended", || channels(&place) <= 1);
+    wait_until("the channels of earlier programs have ended", || agent_threads(&place, "aze-channel") <= 1);
     assert_eq!(program.ends(), 1, "there is no line to read");
 }
