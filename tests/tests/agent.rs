@@ -794,6 +794,12 @@ fn strangers_and_strange_words_are_refused() {
     ] {
         assert!(Program::me(&agent.socket).is_closed_after(&packet), "{} bytes", packet.len());
     }
+    // In the mailbox: no operation, one whose way is packets, and more bytes than there are.
+    let locks = Request { op: Op::Lock as u32, ..Request::default() };
+    let long = Request { op: Op::Mkdir as u32, bytes: MESSAGE_BYTES_MAX as u32, ..Request::default() };
+    for request in [Request::default(), locks, long] {
+        assert!(Program::me(&agent.socket).is_closed_after_mailbox(request), "{request:?}");
+    }
     // Numbers that make no sense are errors of one call.
     let einval = -i64::from(libc::EINVAL);
     let (desc, _held) = program.open("/f", libc::O_CREAT | libc::O_RDWR);

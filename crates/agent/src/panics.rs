@@ -10,7 +10,7 @@
 //! another call waits for: not while it drives the client's runtime, and not with a description's position or the copies of a
 //! mapped file locked.
 //!
-//! Everything else ends the agent, and all calls fail with EIO at once: tasks and frames that a thread does for all, vital work
+//! Everything else ends the agent, and all calls fail with EIO soon: tasks and frames that a thread does for all, vital work
 //! ([`aze_io::defects`]), and a lock whose holder has panicked, as soon as another thread wants it.
 
 use aze_calls::Reply;

@@ -1,7 +1,7 @@
 //! A program of the protocol between intercepted programs and their agent, without the library: a process that has connected,
 //! and calls that this test makes on its behalf.
 
-use aze_calls::mailbox::{SENT, WORD_AT};
+use aze_calls::mailbox::{ASKED, REQUEST_AT, SENT, WORD_AT};
 use aze_calls::{
     CHANNEL_BYTES, Hello, NO_DESC, NO_PROCESSOR, Op, POSITION, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome,
 };
@@ -263,11 +263,24 @@ impl Program {
         }
     }
 
-    /// The agent's thread sleeps at the mailbox.
+    /// Puts into the mailbox what may be no request; true if the agent closes the channel.
+    pub fn is_closed_after_mailbox(&self, request: Request) -> bool {
+        let bytes = bytes_of(&request);
+        // SAFETY: the mapping has room for a request there.
+        unsafe { self.window.add(WINDOW_BYTES + REQUEST_AT).copy_from(bytes.as_ptr(), bytes.len()) };
+        self.tell(ASKED);
+        receive(&self.channel).0.is_empty()
+    }
+
     fn tell_of_packet(&self) {
+        self.tell(SENT);
+    }
+
+    /// The agent's thread sleeps at the mailbox.
+    fn tell(&self, what: u32) {
         // SAFETY: the mapping has the mailbox behind the window, and lives as long as `self`.
         let word = unsafe { AtomicU32::from_ptr(self.window.add(WINDOW_BYTES + WORD_AT).cast()) };
-        word.store(SENT, Ordering::SeqCst);
+        word.store(what, Ordering::SeqCst);
         // SAFETY: the call takes an address and numbers.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
