@@ -11,6 +11,7 @@ use crate::journal::Journal;
 use crate::kernel_cache::{First, KernelCache, Means, Showing};
 use crate::locks::Locks;
 use crate::pages::Pages;
+use crate::pick_ups::PickUps;
 use crate::recalls::{PICK_UP_TIME, Recalls};
 use crate::removed::Removed;
 use crate::reply::Errno;
@@ -26,6 +27,7 @@ use aze_io::real::Runtime;
 use aze_proto::attr::{Attr, Change, FileKind};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::{Ino, Time};
+use futures_util::future::select;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +65,8 @@ pub struct Door {
     pub kernel_cache: Arc<KernelCache>,
     /// Drops the kernel's pages.
     pub pages: Arc<Pages>,
+    /// Threads that were answered first.
+    pick_ups: Arc<PickUps>,
     /// What the kernel has to forget.
     pub recalls: Arc<Recalls>,
     /// Locks that programs hold or wait for.
@@ -114,6 +118,7 @@ impl Door {
             )),
             kernel_cache,
             pages,
+            pick_ups: Arc::default(),
             locks: Locks::default(),
             unnamed: Arc::default(),
             removed: Removed::default(),
@@ -177,7 +182,7 @@ impl Door {
                 drop_pages: &|| self.pages.drop_pages_now(attr.ino.0),
             };
             if let Showing::First(first) = self.kernel_cache.show(attr, *lease, request.pid, &means) {
-                self.drop_pages_after(attr.ino, first);
+                self.drop_pages_after(request.pid, attr.ino, first);
                 return NOTHING;
             }
         }
@@ -210,11 +215,18 @@ impl Door {
         Ok(false)
     }
 
-    /// Drops pages after the time within which the kernel call of a thread that was answered first should have done so.
-    fn drop_pages_after(&self, ino: Ino, first: First) {
+    /// Drops pages when the kernel call of a thread that was answered first has done so, or should have.
+    fn drop_pages_after(&self, thread: u32, ino: Ino, first: First) {
+        let picked_up = self.pick_ups.give(thread, ino.0);
         let (io, kernel_cache, pages) = (self.io.clone(), self.kernel_cache.clone(), self.pages.clone());
+        let pick_ups = self.pick_ups.clone();
         self.io.spawn(async move {
-            io.sleep(PICK_UP_TIME).await;
+            let late = io.sleep(PICK_UP_TIME);
+            match picked_up {
+                Some(picked_up) => drop(select(picked_up, Box::pin(late)).await),
+                None => late.await,
+            }
+            pick_ups.is_over(thread);
             if kernel_cache.first_is_done(ino, first) {
                 pages.drop_pages(ino.0, Box::new(move || kernel_cache.first_has_ended(ino, first)));
             }
@@ -258,6 +270,7 @@ impl Door {
     /// A request begins.
     pub fn begins(&self, request: &Header) {
         self.unnamed.begins(request.pid, request.opcode);
+        self.pick_ups.asks(request.pid, request.opcode, request.node);
     }
 
     /// A request ends, with any other answer than `ESTALE`.

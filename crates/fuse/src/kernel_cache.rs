@@ -13,7 +13,7 @@
 //! - Otherwise this mount drops the pages and answers then. If the file is shorter the kernel would discard that
 //!   answer, since it was asked for before the pages were dropped. So this mount answers one thread first, whose kernel
 //!   call then drops the pages because the modification time differs, and lets other threads wait until that thread asks
-//!   again or [`crate::recalls::PICK_UP_TIME`] has passed. If the length has changed once more when it asks again, it is
+//!   again, for these attributes or anything else ([`crate::pick_ups`]), or [`crate::recalls::PICK_UP_TIME`] has passed. If the length has changed once more when it asks again, it is
 //!   answered first again.
 //!
 //! *When a file has grown.* The kernel discards attributes if it has learned anything of the file since it asked for
@@ -124,7 +124,7 @@ pub struct Means<'a> {
 pub enum Showing {
     /// To be believed for as long as their lease lasts.
     Believed,
-    /// To this thread first, for no time at all. The caller calls [`KernelCache::first_is_done`] after a while.
+    /// To this thread first, for no time at all. The caller calls [`KernelCache::first_is_done`] when the kernel has processed the answer.
     First(First),
 }
 
@@ -243,7 +243,7 @@ impl KernelCache {
         Showing::Believed
     }
 
-    /// The time of a thread that was answered first is over. If this returns true the caller drops the pages and then
+    /// The kernel has processed the answer of a thread that was answered first, or the time for that is over. If this returns true the caller drops the pages and then
     /// calls [`KernelCache::first_has_ended`].
     pub fn first_is_done(&self, ino: Ino, first: First) -> bool {
         let mut files = self.files.lock();

@@ -23,6 +23,7 @@ mod lru;
 mod mounting;
 mod nodes;
 mod pages;
+mod pick_ups;
 mod queue;
 mod recalls;
 mod removed;
