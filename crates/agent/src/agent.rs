@@ -5,9 +5,10 @@
 
 use crate::channel;
 use crate::description::{Description, Descriptions, Kind};
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, errno};
 use crate::mailbox::Channel;
 use crate::mapped::Mapped;
+use crate::named_pipes::{self, NamedPipe, NamedPipes};
 use crate::panics::{self, Held};
 use crate::program::{Program, Programs, with_variable};
 use crate::shared::Shared;
@@ -88,6 +89,8 @@ pub struct Agent {
     /// Reports descriptions that have ended. The agent looks at it when there are some, at most every [`REST`], and before a
     /// lock is asked for.
     ended: Epoll,
+    /// Pipes for descriptions, made ahead.
+    named_pipes: NamedPipes,
     /// Held while some are let go of, so that who comes next finds them gone.
     letting_go: Mutex<()>,
     /// Tells the thread of [`Listening::run`] to look whether all is over: a description that another thread has let go of is not reported to it.
@@ -157,6 +160,7 @@ impl Listening {
             pipes,
             epoll: Epoll::new().map_err(|error| watched(&error))?,
             ended: Epoll::new().map_err(|error| watched(&error))?,
+            named_pipes: NamedPipes::new(path.with_extension("opens"), files_max),
             letting_go: Mutex::default(),
             emptied: aze_io::real::event().map_err(|error| watched(&error))?,
             shared,
@@ -194,6 +198,7 @@ impl Listening {
         let served = self.agent.serve(&self.listener);
         // A program that comes now is refused by the system.
         let _ = std::fs::remove_file(&self.agent.path);
+        self.agent.named_pipes.remove();
         self.agent.settle();
         self.agent.connected.end();
         served
@@ -432,11 +437,46 @@ impl Agent {
         });
     }
 
-    /// Makes a description known; its reading end is for the program.
-    pub fn watch(&self, description: Arc<Description>) -> Result<()> {
+    /// Reserves a named pipe; `None` if there are too many.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn reserve_pipe(&self) -> io::Result<Option<Arc<NamedPipe>>> {
+        self.named_pipes.reserve(&self.ended)
+    }
+
+    /// A named pipe is reserved no longer.
+    pub fn give_pipe_back(&self, pipe: Arc<NamedPipe>) {
+        self.named_pipes.give_back(pipe);
+    }
+
+    /// The directory of the named pipes.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn pipes_directory(&self) -> io::Result<OwnedFd> {
+        self.named_pipes.directory()
+    }
+
+    /// Makes a description known; its reading end is for the program, or the program has it.
+    ///
+    /// # Errors
+    /// EBADF if the program has not; what epoll(7) said.
+    pub fn watch(self: &Arc<Self>, description: Arc<Description>) -> Result<()> {
         // It is known before its end can be reported.
         self.descriptions.insert(description.clone());
         let number = description.number;
+        if let Some(pipe) = description.named_pipe() {
+            self.named_pipes.bind(pipe, number);
+            // The program may have ended before, and then nothing is reported any more.
+            return if pipe.has_reader() {
+                Ok(())
+            } else {
+                self.let_go(&[number]);
+                self.tell_if_all_is_over()?;
+                Err(errno(libc::EBADF))
+            };
+        }
         self.ended.add(description.writing_end(), libc::EPOLLET, number).map_err(|error| {
             self.descriptions.remove(&[number]);
             error.into()
@@ -450,6 +490,10 @@ impl Agent {
     pub fn watch_closely(&self, description: &Description) -> Result<()> {
         if description.is_watched_closely.swap(true, SeqCst) {
             return Ok(());
+        }
+        if description.named_pipe().is_some() {
+            // It may be watched for a description before.
+            self.epoll.remove(description.writing_end());
         }
         let watched = self.epoll.add(description.writing_end(), libc::EPOLLET, token::DESCRIPTION | description.number);
         watched.map_err(|error| {
@@ -472,12 +516,25 @@ impl Agent {
             if ended.is_empty() {
                 break;
             }
+            let number = |reported: u64| match named_pipes::of_token(reported) {
+                Some(pipe) => self.named_pipes.ended(pipe),
+                None => Some(reported),
+            };
+            let ended: Vec<u64> = ended.into_iter().filter_map(number).collect();
             some |= self.let_go(&ended);
         }
-        if some && self.descriptions.is_empty() && self.programs.lock().is_empty() {
-            (&self.emptied).write_all(&1u64.to_ne_bytes())?;
+        if some {
+            self.tell_if_all_is_over()?;
         }
         Ok(some)
+    }
+
+    /// Has the thread of [`Listening::run`] look whether all is over, if it may be: a description was let go of.
+    fn tell_if_all_is_over(&self) -> io::Result<()> {
+        if self.descriptions.is_empty() && self.programs.lock().is_empty() {
+            (&self.emptied).write_all(&1u64.to_ne_bytes())?;
+        }
+        Ok(())
     }
 
     /// The last copies of these descriptions have gone; false if all were let go of before.
@@ -486,6 +543,12 @@ impl Agent {
         let some = !descriptions.is_empty();
         // Without a close a file is closed in the background, when the last call on it has ended; its locks go, too.
         for description in descriptions {
+            if let Some(pipe) = description.named_pipe() {
+                if description.is_watched_closely.load(SeqCst) {
+                    self.epoll.remove(&pipe.writing_end);
+                }
+                self.named_pipes.give_back(pipe.clone());
+            }
             if let Kind::File(file) = &description.kind
                 && file.access().write
                 && self.client().syncs_at_close()

@@ -136,6 +136,7 @@ impl Call<'_> {
             Op::Settle => self.settle(),
             Op::Mknod => self.mknod(),
             Op::Indexes => self.indexes(),
+            Op::Pipes => self.pipes(),
             Op::Shared => Ok(Answer { passed: Some(self.agent.shared.descriptor()?), ..Answer::default() }),
         }
     }
@@ -145,7 +146,8 @@ impl Call<'_> {
         if self.request.a == aze_calls::PLANTED {
             self.plant();
         }
-        let desc = self.agent.descriptions.of_pipe(self.request.a).ok_or(errno(libc::ENOENT))?;
+        let pipe = (self.request.c, self.request.a);
+        let desc = self.agent.descriptions.of_pipe(pipe).ok_or(errno(libc::ENOENT))?;
         Ok(Answer { desc, ..Answer::default() })
     }
 

@@ -66,6 +66,7 @@ pub fn serve(agent: &Arc<Agent>, socket: OwnedFd, is_one_too_many: bool) {
         Err(error) => agent.say(format_args!("watch a channel: {error}")),
     }
     channel.end();
+    channel.reserved().into_iter().for_each(|pipe| agent.give_pipe_back(pipe));
 }
 
 /// Does what is asked, until the channel ends.
@@ -77,8 +78,7 @@ fn requests(agent: &Arc<Agent>, program: &Arc<Program>, window: &mut Window, cha
         let Some((request, op, bytes)) = parsed else {
             return agent.say(format_args!("process {} sent no request: its channel is closed", program.process.pid));
         };
-        let answers_there = is_in_mailbox && op.way() == Way::Mailbox;
-        if is_in_mailbox && !answers_there {
+        if is_in_mailbox && op.way() == Way::Descriptor {
             channel.has_taken();
         }
         follower.follow(request.processor);
@@ -88,7 +88,12 @@ fn requests(agent: &Arc<Agent>, program: &Arc<Program>, window: &mut Window, cha
         let resolved = call.resolved;
         let mut answer = acted.unwrap_or_else(|fault| answer_to(agent, op, fault));
         resolved.add_to(&mut answer);
-        if answers_there {
+        let answers_there = match op.way() {
+            Way::Mailbox => true,
+            Way::Either => answer.passed.is_none(),
+            Way::Descriptor | Way::Packets => false,
+        };
+        if is_in_mailbox && answers_there {
             put(channel, answer);
             continue;
         }
@@ -98,6 +103,9 @@ fn requests(agent: &Arc<Agent>, program: &Arc<Program>, window: &mut Window, cha
         if has_gone || send(&channel.socket, answer).is_err() {
             undo.into_iter().for_each(|undo| undo());
             return;
+        }
+        if is_in_mailbox && op.way() == Way::Either {
+            channel.has_sent();
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Open file descriptions: what open(2) makes, and what dup(2), fork(2) and `SCM_RIGHTS` share.
 //!
 //! Each is a pipe. Programs hold its reading end, as the descriptor that they take for the file's; the writing end is here, and
-//! is in error (poll(2)) when the last copy of the reading end has gone, however that has happened.
+//! is in error (poll(2)) when the last copy of the reading end has gone, however that has happened. Most pipes are
+//! [named ones](crate::named_pipes), which stand for another description afterwards.
 
 use crate::error::{Result, errno};
+use crate::named_pipes::NamedPipe;
 use crate::shared::Position;
+use crate::sys::FileId;
 use aze_client::File;
 use aze_handles::Dir;
 use aze_io::sync::{Mutex, RwLock};
@@ -38,6 +41,14 @@ pub struct NamedAt {
     pub entry: Option<(Ino, Name)>,
 }
 
+/// What stands for a description.
+pub enum Pipe {
+    /// The writing end of a pipe that ends with it.
+    Own(OwnedFd, FileId),
+    /// One that is given back.
+    Named(Arc<NamedPipe>),
+}
+
 /// One open file description.
 pub struct Description {
     /// Its number, which is also its number as an owner of locks.
@@ -58,9 +69,7 @@ pub struct Description {
     pub place: Mutex<NamedAt>,
     /// Attributes as they were last known: a directory, or a place, may be removed meanwhile.
     last_attr: Mutex<Attr>,
-    /// Inode number of the pipe.
-    pipe: u64,
-    writing_end: OwnedFd,
+    pipe: Pipe,
     /// Its end is told at once.
     pub is_watched_closely: AtomicBool,
 }
@@ -73,7 +82,7 @@ impl Description {
         attr: &Attr,
         flags: i32,
         place: NamedAt,
-        (writing_end, pipe): (OwnedFd, u64),
+        pipe: Pipe,
     ) -> Description {
         let dropped = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
         let unnamed = libc::O_TMPFILE | libc::O_EXCL;
@@ -94,19 +103,32 @@ impl Description {
             place: Mutex::new(place),
             last_attr: Mutex::new(attr.clone()),
             pipe,
-            writing_end,
             is_watched_closely: AtomicBool::new(false),
         }
     }
 
-    /// Inode number of its pipe.
-    pub fn pipe(&self) -> u64 {
-        self.pipe
+    /// The file that its pipe is.
+    pub fn file_id(&self) -> FileId {
+        match &self.pipe {
+            Pipe::Own(_, file) => *file,
+            Pipe::Named(pipe) => pipe.file,
+        }
+    }
+
+    /// Its pipe if that is a named one.
+    pub fn named_pipe(&self) -> Option<&Arc<NamedPipe>> {
+        match &self.pipe {
+            Pipe::Own(..) => None,
+            Pipe::Named(pipe) => Some(pipe),
+        }
     }
 
     /// The end that is in error when the last copy of the other one has gone.
     pub fn writing_end(&self) -> &OwnedFd {
-        &self.writing_end
+        match &self.pipe {
+            Pipe::Own(writing_end, _) => writing_end,
+            Pipe::Named(pipe) => &pipe.writing_end,
+        }
     }
 
     /// Its flags, as F_GETFL tells them.
@@ -183,15 +205,15 @@ pub struct Descriptions(RwLock<Known>);
 #[derive(Default)]
 struct Known {
     by_number: BTreeMap<u64, Arc<Description>>,
-    /// By the inode number of the pipe, which no other pipe has while this end is open.
-    by_pipe: BTreeMap<u64, u64>,
+    /// By the file that the pipe is, which no other pipe is while this end is open.
+    by_pipe: BTreeMap<FileId, u64>,
 }
 
 impl Descriptions {
     /// Adds one.
     pub fn insert(&self, description: Arc<Description>) {
         let mut known = self.0.write();
-        known.by_pipe.insert(description.pipe(), description.number);
+        known.by_pipe.insert(description.file_id(), description.number);
         known.by_number.insert(description.number, description);
     }
 
@@ -204,7 +226,7 @@ impl Descriptions {
     }
 
     /// The number of the description with this pipe.
-    pub fn of_pipe(&self, pipe: u64) -> Option<u64> {
+    pub fn of_pipe(&self, pipe: FileId) -> Option<u64> {
         self.0.read().by_pipe.get(&pipe).copied()
     }
 
@@ -213,7 +235,7 @@ impl Descriptions {
         let mut known = self.0.write();
         let removed: Vec<_> = numbers.iter().filter_map(|number| known.by_number.remove(number)).collect();
         for description in &removed {
-            known.by_pipe.remove(&description.pipe());
+            known.by_pipe.remove(&description.file_id());
         }
         removed
     }

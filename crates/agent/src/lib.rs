@@ -16,6 +16,7 @@ mod indexes;
 mod locks;
 mod mailbox;
 mod mapped;
+mod named_pipes;
 mod names;
 mod panics;
 mod processor;

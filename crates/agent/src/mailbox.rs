@@ -3,10 +3,13 @@
 //! The channel's thread sleeps at the word of its mailbox ([`aze_calls::mailbox`]), also where a packet is to come: the library sets the word
 //! when it has sent one. The process on the other side may write anything there at any time, and harms only its own channel by that.
 
+use crate::named_pipes::NamedPipe;
 use crate::sys::{self, Mailbox};
 use aze_calls::mailbox::{ANSWERED, ASKED, ENDED, FREE, REPLY_AT, REQUEST_AT, SENT};
 use aze_calls::{MESSAGE_BYTES_MAX, Op, Reply, Request};
+use aze_io::sync::Mutex;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// One channel, once its process has said who it is.
@@ -17,6 +20,8 @@ pub struct Channel {
     pub socket: OwnedFd,
     mailbox: Mailbox,
     has_ended: AtomicBool,
+    /// The named pipe that the library opens before it asks for its next open.
+    reserved: Mutex<Option<Arc<NamedPipe>>>,
 }
 
 /// The next request, header and bytes.
@@ -30,7 +35,22 @@ pub struct Asked<'p> {
 impl Channel {
     /// From its two parts.
     pub fn new(number: u64, socket: OwnedFd, mailbox: Mailbox) -> Channel {
-        Channel { number, socket, mailbox, has_ended: AtomicBool::new(false) }
+        Channel { number, socket, mailbox, has_ended: AtomicBool::new(false), reserved: Mutex::default() }
+    }
+
+    /// Reserves a named pipe; gives the one that was reserved before.
+    pub fn reserve(&self, pipe: Arc<NamedPipe>) -> Option<Arc<NamedPipe>> {
+        self.reserved.lock().replace(pipe)
+    }
+
+    /// Takes the reserved one if `said` is 1 + its number.
+    pub fn take_reserved(&self, said: u64) -> Option<Arc<NamedPipe>> {
+        self.reserved.lock().take_if(|pipe| said == 1 + u64::from(pipe.number))
+    }
+
+    /// Takes the reserved one, whichever it is.
+    pub fn reserved(&self) -> Option<Arc<NamedPipe>> {
+        self.reserved.lock().take()
     }
 
     /// Takes the next request; blocks until there is one. `None` when the channel has ended.
@@ -84,6 +104,12 @@ impl Channel {
         let _ = self.mailbox.word().compare_exchange(ASKED, FREE, SeqCst, SeqCst);
     }
 
+    /// Says that the reply to the request in the mailbox was sent as a packet, and wakes the program's thread.
+    pub fn has_sent(&self) {
+        self.has_taken();
+        self.mailbox.wake();
+    }
+
     /// Puts a reply into the mailbox, and wakes the program's thread.
     pub fn answer(&self, reply: &Reply, bytes: &[u8]) {
         let head = sys::bytes_of(reply);
@@ -107,7 +133,6 @@ impl Channel {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
-    use std::sync::Arc;
 
     /// A channel, and its memory as the other side has it.
     fn channel() -> (Arc<Channel>, Mailbox, UnixStream) {

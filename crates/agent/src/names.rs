@@ -2,12 +2,12 @@
 
 use crate::call::{Below, Call, Place};
 use crate::channel::Answer;
-use crate::description::{Description, Kind, NamedAt};
+use crate::description::{Description, Kind, NamedAt, Pipe};
 use crate::error::{Fault, Result, errno, failed, unless_it_left};
 use crate::mapped::Changed;
 use crate::shared::Position;
 use crate::stat;
-use crate::sys;
+use crate::sys::{self, FileId};
 use aze_calls::shared::NUMBERS;
 use aze_calls::{Kept, WINDOW_BYTES};
 use aze_client::{Access, Created, File, NewFile, Trail, Way, WayNote, mode_under};
@@ -100,7 +100,13 @@ impl Call<'_> {
             (Some(_), FileKind::Fifo) => return Err(Fault::Leaves(self.agent.pipe_of(attr.ino)?)),
             _ => return Err(failed(libc::ENXIO, "devices and sockets are opened through a mount only")),
         };
-        let (reading_end, writing_end, pipe) = self.pipe()?;
+        let (pipe, reading_end) = match self.channel.take_reserved(self.request.c) {
+            Some(pipe) => (Pipe::Named(pipe), None),
+            None => {
+                let (reading_end, writing_end, file) = self.pipe()?;
+                (Pipe::Own(writing_end, file), Some(reading_end))
+            }
+        };
         let number = self.agent.number();
         if !NUMBERS.contains(&number) {
             return Err(failed(
@@ -117,13 +123,35 @@ impl Call<'_> {
         if let Kind::File(file) = &kind {
             self.keep(file).iter().for_each(|kept| bytes.extend_from_slice(sys::bytes_of(kept)));
         }
-        let description = Description::new(numbered, kind, &attr, asked.flags, place, (writing_end, pipe));
+        let description = Description::new(numbered, kind, &attr, asked.flags, place, pipe);
         self.agent.watch(Arc::new(description))?;
-        Ok(Answer { desc, bytes, passed: Some(reading_end), ..Answer::default() })
+        let result = if reading_end.is_none() { self.reserve() } else { 0 };
+        Ok(Answer { result, desc, bytes, passed: reading_end, ..Answer::default() })
+    }
+
+    /// Reserves a named pipe for the channel's next open; 1 + its number, or 0 if there is none.
+    fn reserve(&self) -> i64 {
+        let reserved = self.agent.reserve_pipe().inspect_err(|error| {
+            self.agent.say(format_args!("make a named pipe for what programs open: {error}"));
+        });
+        let Ok(Some(pipe)) = reserved else { return 0 };
+        let number = i64::from(pipe.number);
+        if let Some(before) = self.channel.reserve(pipe) {
+            self.agent.give_pipe_back(before);
+        }
+        1 + number
+    }
+
+    /// The directory of the named pipes, and the one that is reserved for the channel.
+    pub fn pipes(&self) -> Result<Answer> {
+        let result = self.reserve();
+        let is_wanted = result > 0 && self.request.a == 0;
+        let passed = if is_wanted { Some(self.agent.pipes_directory()?) } else { None };
+        Ok(Answer { result, passed, ..Answer::default() })
     }
 
     /// The pipe of a new description.
-    fn pipe(&self) -> io::Result<(OwnedFd, OwnedFd, u64)> {
+    fn pipe(&self) -> io::Result<(OwnedFd, OwnedFd, FileId)> {
         let made = sys::pipe();
         let is_full = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         if !made.as_ref().is_err_and(is_full) {

@@ -5,12 +5,13 @@ use aze_calls::mailbox::{MAILBOX_BYTES, WORD_AT};
 use aze_calls::shared::{BYTES, WORDS};
 use aze_calls::{CHANNEL_BYTES, Hello, Kept, Reply, Request, Stat, WINDOW_BYTES, Welcome};
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -368,7 +369,7 @@ pub fn seal(file: &File, seals: i32) -> io::Result<()> {
 }
 
 /// The pipe of a description: its reading end, its writing end, and its inode number.
-pub fn pipe() -> io::Result<(OwnedFd, OwnedFd, u64)> {
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd, FileId)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two numbers.
     done(unsafe { libc::pipe2(ends.as_mut_ptr(), aze_calls::PIPE_FLAGS | libc::O_CLOEXEC) })?;
@@ -376,13 +377,42 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd, u64)> {
     // By both flags the library knows which pipes may be files of ours: pipe2(2) gives O_DIRECT to the writing end only.
     // SAFETY: fcntl(2) takes numbers here.
     done(unsafe { libc::fcntl(reading.as_raw_fd(), libc::F_SETFL, aze_calls::PIPE_FLAGS) })?;
+    let file = small_pipe(&writing)?;
+    Ok((reading, writing, file))
+}
+
+/// Device and inode number (fstat(2)).
+pub type FileId = (u64, u64);
+
+/// Takes from a pipe the room that it does not need.
+fn small_pipe(writing: &OwnedFd) -> io::Result<FileId> {
     // SAFETY: fcntl(2) takes numbers here. A pipe that stays larger works as well.
     unsafe { libc::fcntl(writing.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
     // SAFETY: a structure of numbers.
     let mut stat: libc::stat = unsafe { zeroed() };
     // SAFETY: `stat` lives until the call returns.
     done(unsafe { libc::fstat(writing.as_raw_fd(), &raw mut stat) })?;
-    Ok((reading, writing, stat.st_ino))
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Opens the writing end of a named pipe that nobody has open.
+///
+/// # Errors
+/// What the system said.
+pub fn open_named_pipe(path: &Path) -> io::Result<(OwnedFd, FileId)> {
+    let open = |options: &mut OpenOptions| options.custom_flags(libc::O_NONBLOCK).open(path);
+    // Without a reader it would be refused (fifo(7)).
+    let _reading = open(OpenOptions::new().read(true))?;
+    let writing = OwnedFd::from(open(OpenOptions::new().write(true))?);
+    let file = small_pipe(&writing)?;
+    Ok((writing, file))
+}
+
+/// Whether a process has the other end of a pipe.
+pub fn has_reader(writing: &OwnedFd) -> bool {
+    let mut asked = libc::pollfd { fd: writing.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: `asked` lives until the call returns.
+    unsafe { libc::poll(&raw mut asked, 1, 0) == 0 }
 }
 
 /// An epoll(7) instance, which reports each descriptor by a number.

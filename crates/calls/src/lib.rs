@@ -25,7 +25,7 @@ pub mod mailbox;
 pub mod shared;
 
 /// Version of these declarations; the agent refuses another one.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -194,10 +194,11 @@ pub fn after_stat(bytes: usize) -> (bool, bool) {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `a`: inode number of a pipe (fstat(2)). Result 0 and `desc` (`len` of the reply's Stat is not sent), or -ENOENT.
+    /// `a`: inode number of a pipe, `c`: its device (fstat(2)). Result 0 and `desc` (`len` of the reply's Stat is not sent), or -ENOENT.
     Identify = 1,
-    /// path; `a`: flags of open(2), `b`: mode, `len`: [`indexes::WANT_DIRECTORY`] or 0. Reply: `desc`, the pipe's reading end, and a [`Stat`] in the bytes. A [`Kept`] behind
-    /// it says that the whole contents are in the window. Last comes the directory, if it is wanted: of an open for reading and writing only.
+    /// path; `a`: flags of open(2), `b`: mode, `c`: 1 + the number of the channel's named pipe ([`Op::Pipes`]), whose reading end the library has opened, or 0,
+    /// `len`: [`indexes::WANT_DIRECTORY`] or 0. Reply: `desc`, a pipe's reading end unless the named pipe stands for the description, and a [`Stat`] in the bytes.
+    /// Result: 1 + the number of the channel's next named pipe, 0 if there is none or the one that it has was not used. A [`Kept`] behind the [`Stat`] says that the whole contents are in the window. Last comes the directory, if it is wanted: of an open for reading and writing only.
     Open,
     /// desc, offset or [`POSITION`], len. Result: bytes, in the window.
     Read,
@@ -289,6 +290,9 @@ pub enum Op {
     /// `a` 0: which published indexes can be read, as [`indexes`] says. `a` 1 + s: the memory of server s; `b` 1: a descriptor that is
     /// readable when the server's process has ended (pidfd_open(2)). ENOENT if it is not shared any more.
     Indexes,
+    /// `a` 0: with the directory of the agent's named pipes. Result: 1 + the number of the one that is reserved for this channel, by which it is named
+    /// there; 0: there is none. The library opens it before it asks [`Op::Open`].
+    Pipes,
 }
 
 /// See [`Op`]; no errno has this number.
@@ -300,7 +304,7 @@ pub const PIPE_FLAGS: i32 = 0o40000 | 0o4000; // O_DIRECT | O_NONBLOCK
 
 impl Op {
     /// Every operation, in the order of their numbers.
-    pub const ALL: [Op; 44] = [
+    pub const ALL: [Op; 45] = [
         Op::Identify,
         Op::Open,
         Op::Read,
@@ -345,6 +349,7 @@ impl Op {
         Op::Mknod,
         Op::Shared,
         Op::Indexes,
+        Op::Pipes,
     ];
 
     /// The operation of a number.
@@ -421,11 +426,11 @@ mod tests {
 
     #[test]
     fn operations_keep_their_numbers() {
-        assert_eq!(Op::ALL.len() as u32, Op::Indexes as u32);
+        assert_eq!(Op::ALL.len() as u32, Op::Pipes as u32);
         for (at, op) in Op::ALL.iter().enumerate() {
             assert_eq!((*op as u32, Op::of_number(*op as u32)), (at as u32 + 1, Some(*op)));
         }
         assert_eq!((Op::Identify as u32, Op::Lock as u32, Op::Copy as u32), (1, 28, 39));
-        assert_eq!((Op::of_number(0), Op::of_number(45)), (None, None));
+        assert_eq!((Op::of_number(0), Op::of_number(46)), (None, None));
     }
 }

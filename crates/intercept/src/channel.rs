@@ -9,6 +9,7 @@
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Witness};
 use crate::mailbox::{Ended, Mailbox};
+use crate::named_pipes;
 use crate::process::{self, begin, is_ready, shared_child};
 use crate::processor::{self, Stay};
 use crate::settings;
@@ -62,6 +63,8 @@ struct Channel {
     memory: AtomicU64,
     /// How often something was asked over it.
     asked: AtomicU32,
+    /// The named pipe for the next open.
+    next_pipe: named_pipes::Next,
     /// The description whose contents are in the window, as the following says; 0 if there are none.
     kept: AtomicU64,
     kept_until_ns: AtomicU64,
@@ -79,6 +82,7 @@ impl Channel {
             fd: AtomicI32::new(-1),
             memory: AtomicU64::new(0),
             asked: AtomicU32::new(0),
+            next_pipe: named_pipes::Next::new(),
             kept: AtomicU64::new(0),
             kept_until_ns: AtomicU64::new(0),
             kept_seen: AtomicU64::new(0),
@@ -127,6 +131,7 @@ pub fn forget_all() {
             host::close(fd);
         }
         channel.memory.store(0, SeqCst);
+        channel.next_pipe.forget();
         channel.kept.store(0, SeqCst);
         channel.busy.store(false, SeqCst);
     }
@@ -143,7 +148,8 @@ pub fn is_hidden(fd: i32) -> bool {
 }
 
 fn descriptors() -> impl Iterator<Item = i32> {
-    CHANNELS.iter().map(|channel| channel.fd.load(SeqCst)).chain(lookup::descriptors())
+    let channels = CHANNELS.iter().map(|channel| channel.fd.load(SeqCst));
+    channels.chain(lookup::descriptors()).chain(named_pipes::descriptors())
 }
 
 /// Moves a descriptor that is to be this library's to a number that the host hardly uses; gives the one that it has now.
@@ -271,6 +277,11 @@ impl Session {
         Some((kept, Witness::of(channel.kept_witness.each_ref().map(|word| word.load(Relaxed)))))
     }
 
+    /// What is known of the named pipe for the next open; `None` where the channel is for this call only.
+    pub fn next_pipe(&self) -> Option<&'static named_pipes::Next> {
+        self.kept.filter(|_| process::may_note()).map(|channel| &channel.next_pipe)
+    }
+
     /// Keeps no contents any more.
     pub fn drop_kept(&self) {
         if let Some(channel) = self.kept {
@@ -363,7 +374,14 @@ impl Session {
             return self.reply();
         }
         self.mailbox().ask(&request, parts).map_err(|Ended| self.lost())?;
-        if way == Way::Descriptor { self.reply() } else { self.reply_in_mailbox().map(|reply| (reply, None)) }
+        if way == Way::Descriptor {
+            return self.reply();
+        }
+        match self.reply_in_mailbox()? {
+            Some(reply) => Ok((reply, None)),
+            None if way == Way::Either => self.reply(),
+            None => Err(self.lost()),
+        }
     }
 
     /// Sends a request only, of those whose way is packets: the answer may take long, and the thread runs where it may meanwhile.
@@ -407,9 +425,9 @@ impl Session {
         self.mailbox().sent().map_err(|Ended| self.lost())
     }
 
-    /// Waits for a reply in the mailbox, and copies it out.
-    fn reply_in_mailbox(&mut self) -> Result<Reply, i64> {
-        let at = self.mailbox().reply(self.fd).map_err(|Ended| self.lost())?;
+    /// Waits for a reply in the mailbox, and copies it out; `None` if it is a packet.
+    fn reply_in_mailbox(&mut self) -> Result<Option<Reply>, i64> {
+        let Some(at) = self.mailbox().reply(self.fd).map_err(|Ended| self.lost())? else { return Ok(None) };
         let reply: Reply = host::read(at);
         let (room, bytes) = (self.area(REPLY), size_of::<Reply>() + reply.bytes as usize);
         if bytes > MESSAGE_BYTES_MAX {
@@ -417,7 +435,7 @@ impl Session {
         }
         host::copy(room.as_ptr() as u64, at, bytes);
         self.last = reply;
-        Ok(reply)
+        Ok(Some(reply))
     }
 
     /// Waits for a reply by a packet.
@@ -465,6 +483,7 @@ impl Session {
         let fd = core::mem::replace(&mut self.fd, -1);
         if let Some(channel) = self.kept {
             channel.fd.store(-1, SeqCst);
+            channel.next_pipe.forget();
         }
         if fd >= 0 {
             host::close(fd);
@@ -520,7 +539,7 @@ fn raise(low: i32) -> i32 {
     if raw(libc::SYS_prlimit64, args) < 0 {
         return low;
     }
-    let from = limit.rlim_cur.min(FD_MAX).saturating_sub((CHANNELS_MAX + SERVERS_MAX) as u64 + 1);
+    let from = limit.rlim_cur.min(FD_MAX).saturating_sub((CHANNELS_MAX + SERVERS_MAX) as u64 + 2);
     let high = call(libc::SYS_fcntl, low as u64, libc::F_DUPFD_CLOEXEC as u64, from);
     if high < 0 {
         return low;

@@ -89,7 +89,8 @@ fn ask(fd: i32) -> Result<u64, i64> {
         return Ok(NOT_OURS);
     }
     let mut session = Session::begin()?;
-    let reply = session.ask(Request { op: Op::Identify as u32, a: stat.st_ino, ..Request::default() }, &[])?;
+    let reply =
+        session.ask(Request { op: Op::Identify as u32, a: stat.st_ino, c: stat.st_dev, ..Request::default() }, &[])?;
     match reply.result {
         0 => Ok(reply.desc << 3 | WRITABLE | 1),
         failed if failed == error(libc::ENOENT) => Ok(NOT_OURS),

@@ -32,6 +32,7 @@ mod mailbox;
 mod mapping;
 #[cfg(not(test))]
 mod memory;
+mod named_pipes;
 mod names;
 mod open;
 mod paths;

@@ -404,12 +404,12 @@ pub fn ask(
     // The copy: what is noted is of these bytes, whatever the host makes of its own.
     let (reply, fd) = session.ask_with_fd(Request { len: WANT_DIRECTORY, ..request }, &[key.path()])?;
     let bytes = session.bytes(&reply);
-    let is_file = request.op == Op::Stat as u32 && reply.result >= 0;
+    let is_of = |op: Op| request.op == op as u32 && reply.result >= 0;
     let (has_directory, would_have_done) = match fd {
         // The contents of an open for reading and writing are shown by an index only.
-        Some(_) => (after_stat(bytes.len()).1, after_stat(bytes.len()).0),
-        None if is_file => (bytes.len() == size_of::<Stat>() + size_of::<ResolvedDirectory>(), true),
-        None => (bytes.len() == size_of::<ResolvedDirectory>(), true),
+        _ if is_of(Op::Open) => (after_stat(bytes.len()).1, after_stat(bytes.len()).0),
+        None if is_of(Op::Stat) => (bytes.len() == size_of::<Stat>() + size_of::<ResolvedDirectory>(), true),
+        _ => (bytes.len() == size_of::<ResolvedDirectory>(), true),
     };
     if has_directory {
         note(key, &host::read((bytes.as_ptr() as usize + bytes.len() - size_of::<ResolvedDirectory>()) as u64));

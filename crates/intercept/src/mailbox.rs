@@ -2,7 +2,7 @@
 
 use crate::host::{self, call, error, raw};
 use aze_calls::Request;
-use aze_calls::mailbox::{ANSWERED, ASKED, ENDED, LOOK_MS, REPLY_AT, REQUEST_AT, SENT, WORD_AT};
+use aze_calls::mailbox::{ANSWERED, ASKED, ENDED, FREE, LOOK_MS, REPLY_AT, REQUEST_AT, SENT, WORD_AT};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -44,14 +44,15 @@ impl Mailbox {
         if before == ENDED { Err(Ended) } else { Ok(()) }
     }
 
-    /// Waits for the reply; gives the address at which it lies.
-    pub fn reply(&self, socket: i32) -> Result<u64, Ended> {
+    /// Waits for the reply; gives the address at which it lies. `None` if it was sent as a packet.
+    pub fn reply(&self, socket: i32) -> Result<Option<u64>, Ended> {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
         let args = [self.0 + WORD_AT as u64, libc::FUTEX_WAIT as u64, u64::from(ASKED), &raw const limit as u64, 0, 0];
         let mut is_last_look = false;
         loop {
             match self.word().load(SeqCst) {
-                ANSWERED => return Ok(self.0 + REPLY_AT as u64),
+                ANSWERED => return Ok(Some(self.0 + REPLY_AT as u64)),
+                FREE => return Ok(None),
                 ASKED if is_last_look => return Err(Ended),
                 ASKED => {}
                 _ => return Err(Ended),

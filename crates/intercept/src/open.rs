@@ -4,9 +4,10 @@ use crate::channel::{self, Session, THIRD};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Key, Looked};
+use crate::named_pipes::{self, Opened};
 use crate::place::{self, PathCall, Target};
 use crate::{paths, process, shared};
-use aze_calls::{NO_DESC, Op, Request};
+use aze_calls::{NO_DESC, Op, Reply, Request};
 
 /// struct open_how of openat2(2): flags, mode, resolve.
 const HOW_BYTES: u64 = 24;
@@ -45,13 +46,6 @@ pub fn openat2(args: Args) -> i64 {
 
 /// Opens a place in the volume; the new descriptor. A description (of `/proc/self/fd/N`), whose path is empty, is opened anew.
 pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -> i64 {
-    let request = Request {
-        op: Op::Open as u32,
-        desc: target.desc,
-        a: u64::from(flags),
-        b: u64::from(mode),
-        ..Request::default()
-    };
     // What makes no file, and has flags that the agent takes, can say that there is none.
     let makes = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
     let key = Key::of(&target).filter(|_| !makes && flags as i32 & libc::O_ACCMODE != libc::O_ACCMODE);
@@ -60,7 +54,20 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
         return error(libc::ENOENT);
     }
     shared::before_open(session);
-    match lookup::ask(session, request, key.as_ref(), target.path) {
+    let pipe = match named_pipes::open(session) {
+        Ok(pipe) => pipe,
+        Err(failed) => return failed,
+    };
+    let request = Request {
+        op: Op::Open as u32,
+        desc: target.desc,
+        a: u64::from(flags),
+        b: u64::from(mode),
+        c: pipe.as_ref().map_or(0, |pipe| pipe.said),
+        ..Request::default()
+    };
+    let asked = lookup::ask(session, request, key.as_ref(), target.path);
+    match with_pipe(session, asked, pipe) {
         Err(failed) => failed,
         Ok((reply, Some(fd))) if reply.result >= 0 => {
             match (flags as i32 & libc::O_ACCMODE, looked) {
@@ -83,6 +90,29 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
             }
             // The agent opens it, but this process has no room for another descriptor.
             if reply.result >= 0 { error(libc::EMFILE) } else { reply.result }
+        }
+    }
+}
+
+/// The descriptor of an open: that of the named pipe, if it stands for the description, or that which came with the reply.
+fn with_pipe(
+    session: &Session,
+    asked: Result<(Reply, Option<i32>), i64>,
+    pipe: Option<Opened>,
+) -> Result<(Reply, Option<i32>), i64> {
+    let Some(pipe) = pipe else { return asked };
+    match asked {
+        Ok((reply, None)) if reply.result >= 0 => {
+            session.next_pipe().into_iter().for_each(|next| next.follows(reply.result));
+            Ok((reply, Some(pipe.fd)))
+        }
+        other => {
+            host::close(pipe.fd);
+            // The agent does not know of it.
+            if matches!(other, Ok((_, Some(_)))) {
+                session.next_pipe().into_iter().for_each(|next| next.follows(0));
+            }
+            other
         }
     }
 }
