@@ -208,6 +208,14 @@ for number in range(50):
     with open(f'{one}/kept', 'r+b') as file:
         file.write(text)
     assert os.pread(kept, 100, 0) == text, number
+    # The first call after a write of its own and a change of the other's.
+    for call in (lambda file: os.lseek(file, 0, 2), lambda file: len(os.pread(file, 10_000, 0))):
+        for length in (9000, 4066):
+            written = os.open(f'{two}/written', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            os.pwrite(written, b'x' * 6469, 0)
+            os.truncate(f'{one}/written', length)
+            assert call(written) == length, number
+            os.close(written)
     assert os.fstat(kept).st_size == number + 1, number
 "#;
     python(program, &[&one, &two]);

@@ -267,6 +267,11 @@ impl Door {
             && self.unnamed.refuses(request.pid, attr.ino, want)
     }
 
+    /// A program has written a file up to `end`.
+    pub fn has_written(&self, ino: Ino, end: u64) {
+        self.kernel_cache.written(ino, end, |lease| self.is_leased(lease, ino));
+    }
+
     /// A request begins.
     pub fn begins(&self, request: &Header) {
         self.unnamed.begins(request.pid, request.opcode);
@@ -443,6 +448,9 @@ impl Door {
             }
             Ok(file)
         })?;
+        if flags & libc::O_TRUNC != 0 {
+            self.kernel_cache.cut(ino(target), |lease| self.is_leased(lease, ino(target)));
+        }
         let at_open = self.kernel_cache.open(&file.attr());
         if at_open.forget_attrs {
             // Before the answer, so that every open of the file sees its size. Its program waits

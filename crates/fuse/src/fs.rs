@@ -320,6 +320,7 @@ fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
         0 => door.serve("write to", header.node, file.write(offset, data))?,
         _ => door.append_file(header.node, &file, data)?,
     }
+    door.has_written(ino(header.node), offset.saturating_add(size.into()));
     out.u32(size);
     out.zeros(4);
     Ok(Done::Now)

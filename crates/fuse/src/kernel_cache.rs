@@ -165,6 +165,30 @@ impl KernelCache {
         files.put(ino, Known { length_min: known.length_min.max(Some(length)), ..known });
     }
 
+    /// A program of this mount has written up to `end`: the kernel takes the file for at least as long when it has the answer.
+    pub fn written(&self, ino: Ino, end: u64, is_leased: impl Fn(Lease) -> bool) {
+        self.changed_here(ino, is_leased, |length_min| length_min.max(Some(end)));
+    }
+
+    /// A program of this mount has opened the file with O_TRUNC: the kernel takes it for empty when it has the answer.
+    pub fn cut(&self, ino: Ino, is_leased: impl Fn(Lease) -> bool) {
+        self.changed_here(ino, is_leased, |_| Some(0));
+    }
+
+    /// Without a lease another client may have changed the file as well: what the kernel's pages contain, and how long it takes the
+    /// file for, is not known then from what was told before.
+    fn changed_here(
+        &self,
+        ino: Ino,
+        is_leased: impl Fn(Lease) -> bool,
+        length_min: impl FnOnce(Option<u64>) -> Option<u64>,
+    ) {
+        let mut files = self.files.lock();
+        let known = files.take(ino).unwrap_or_default();
+        let shown = known.shown.filter(|_| known.lease.is_some_and(is_leased));
+        files.put(ino, Known { shown, length_min: length_min(known.length_min), ..known });
+    }
+
     /// Notes that a program opens a file with these attributes.
     pub fn open(&self, attr: &Attr) -> AtOpen {
         let version = Version::of(attr);
@@ -468,6 +492,29 @@ mod tests {
         assert!(is_too_short(4, false), "this mount has made it shorter");
         tell(&kernel_cache, 3, 4, 7, false, true);
         assert!(!is_too_short(9, true) && !is_too_short(9, false), "a program of this mount has lengthened it");
+    }
+
+    /// Without a lease a write of this mount makes the kernel's length another one than that which was told last: an answer of the length that was
+    /// told last was taken for one that the kernel has, and was discarded when its pages were dropped.
+    #[test]
+    fn after_a_write_of_this_mount_the_kernel_may_have_another_length() {
+        let kernel_cache = KernelCache::default();
+        kernel_cache.has_pages(Ino(2));
+        assert_eq!(tell(&kernel_cache, 9, 1, 7, false, true), "");
+        kernel_cache.has_length(Ino(2), 9);
+        let is_too_short = |size| kernel_cache.is_too_short(&attr(2, size, 1), |_| false);
+        kernel_cache.cut(Ino(2), |_| false);
+        assert!(is_too_short(1));
+        kernel_cache.written(Ino(2), 6, |_| false);
+        assert!(!is_too_short(4) && !is_too_short(6) && is_too_short(9));
+        assert_eq!(tell(&kernel_cache, 9, 2, 7, false, false), "first");
+        assert_eq!(tell(&kernel_cache, 9, 2, 7, false, false), "dropped");
+        kernel_cache.written(Ino(2), 12, |_| true);
+        assert_eq!(
+            tell(&kernel_cache, 9, 3, 7, false, false),
+            "dropped",
+            "with a lease the file is this mount's alone"
+        );
     }
 
     #[test]
