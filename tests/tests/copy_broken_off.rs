@@ -101,6 +101,39 @@ fn what_may_not_be_written_is_not_replaced() {
     }
 }
 
+/// A copy to a local device replaced the device by a file: to `/dev/null`, by root, for all programs of the machine.
+#[test]
+fn what_is_no_local_file_is_not_replaced() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let path = |name: &str| place.path(name).display().to_string();
+    fs::write(path("new"), "new").expect("a file");
+    place.aze(&["cp", &path("new"), "aze:/new"]).ok();
+    fs::create_dir(path("to")).expect("a directory");
+    run(std::process::Command::new("mkfifo").arg(path("to/pipe")));
+    let _socket = std::os::unix::net::UnixListener::bind(path("to/socket")).expect("a socket");
+    std::os::unix::fs::symlink("pipe", path("to/link")).expect("a link");
+    for name in ["to/pipe", "to/socket", "to/link"] {
+        for from in ["aze:/new", &path("new")] {
+            let ran = place.aze(&["cp", from, &path(name)]);
+            assert!(ran.code == 5 && ran.err.contains("no regular file"), "{from} {name}: {} {}", ran.code, ran.err);
+        }
+        // Staging replaces links, and follows none.
+        if name != "to/link" {
+            let ran = place.aze(&["stage", "out", "aze:/new", &path(name)]);
+            assert!(ran.code != 0 && ran.err.contains("no regular file"), "{name}: {} {}", ran.code, ran.err);
+        }
+    }
+    let kind = |name: &str| fs::symlink_metadata(path(name)).expect("it is there").file_type();
+    assert!(kind("to/pipe").is_fifo() && kind("to/socket").is_socket() && kind("to/link").is_symlink());
+    let is_root = fs::metadata("/proc/self").expect("a directory").uid() == 0;
+    fs::write(path("kept"), "kept").expect("a file");
+    fs::set_permissions(path("kept"), fs::Permissions::from_mode(0o444)).expect("a mode");
+    let ran = place.aze(&["cp", "aze:/new", &path("kept")]);
+    let should = if is_root { (0, "new") } else { (4, "kept") };
+    assert_eq!((ran.code, &*fs::read_to_string(path("kept")).expect("a file")), should, "{}", ran.err);
+}
+
 #[test]
 fn a_copy_that_does_not_fit_leaves_what_was_there() {
     let place = Place::new();

@@ -685,3 +685,59 @@ fn a_volume_on_a_ring_grows_shrinks_and_keeps_what_it_has() {
     assert!(refused.err.contains("--placement ring is for volumes in memory"), "{}", refused.err);
     place.aze(&["up", "--placement", "other"]).code(2);
 }
+
+/// The second source replaced the first one, which had no other name any more.
+#[test]
+fn two_sources_of_one_name_do_not_replace_each_other() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let path = |name: &str| place.path(name).display().to_string();
+    place.aze(&["mkdir", "aze:/a", "aze:/b", "aze:/to", "aze:/a/d", "aze:/b/d"]).ok();
+    for dir in ["a", "b"] {
+        std::fs::write(path(dir), dir).expect("a file");
+        place.aze(&["cp", &path(dir), &format!("aze:/{dir}/f")]).ok();
+        place.aze(&["cp", &path(dir), &format!("aze:/{dir}/d/{dir}")]).ok();
+    }
+    let copied = place.aze(&["cp", "aze:/a/f", "aze:/b/f", "aze:/to"]);
+    assert!(copied.code == 1 && copied.err.contains("another source"), "{} {}", copied.code, copied.err);
+    assert_eq!(place.aze(&["cat", "aze:/to/f"]).ok().out, "a");
+    place.aze(&["cp", "-r", "aze:/a/d", "aze:/b/d", "aze:/to"]).ok();
+    assert_eq!(place.aze(&["ls", "aze:/to/d"]).ok().out, "a\nb\n", "directories become one");
+    let moved = place.aze(&["mv", "aze:/a/f", "aze:/b/f", "aze:/to"]);
+    assert!(moved.code == 1 && moved.err.contains("another source"), "{} {}", moved.code, moved.err);
+    assert_eq!(place.aze(&["cat", "aze:/to/f", "aze:/b/f"]).ok().out, "ab");
+}
+
+/// A slash at the end was not minded: the file, or the link, was removed, renamed or replaced.
+#[test]
+fn a_slash_at_the_end_means_a_directory() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let file = place.path("f").display().to_string();
+    std::fs::write(&file, "f").expect("a file");
+    place.aze(&["cp", &file, "aze:/f"]).ok();
+    place.aze(&["mkdir", "aze:/d", "aze:/d/in"]).ok();
+    place.aze(&["ln", "-s", "d", "aze:/link"]).ok();
+    for args in [
+        &["rm", "aze:/f/"][..],
+        &["rm", "-r", "aze:/link/"],
+        &["rm", "-r", "aze:/d/."],
+        &["rm", "-r", "aze:/d/in/.."],
+        &["rmdir", "aze:/d/in/."],
+        &["mv", "aze:/f/", "aze:/g"],
+        &["mv", "aze:/link/", "aze:/g"],
+        &["mv", "aze:/f", "aze:/none/"],
+        &["mv", "aze:/d", "aze:/f/"],
+        &["touch", "aze:/f/"],
+        &["touch", "aze:/none/"],
+        &["cp", &file, "aze:/f/"],
+    ] {
+        let ran = place.aze(args);
+        assert!(ran.code > 0 && !ran.err.is_empty(), "{args:?}: {}", ran.code);
+    }
+    assert_eq!(place.aze(&["ls", "-R", "aze:/"]).ok().out.matches('\n').count(), 9, "all is there, and nothing more");
+    place.aze(&["mv", "aze:/d/", "aze:/moved/"]).ok();
+    place.aze(&["rm", "-f", "aze:/f/x"]).ok();
+    place.aze(&["rm", "-r", "aze:/moved/"]).ok();
+    assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "f\nlink\n");
+}

@@ -1,5 +1,6 @@
 //! `aze mv`, `mkdir`, `rmdir`, `ln` and `touch`: changes of names and attributes in a volume.
 
+use crate::copy::twice;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::operands::{by_volume, change_each};
 use crate::place::{Place, VolumePath};
@@ -10,6 +11,7 @@ use aze_client::NewFile;
 use aze_proto::attr::{Change, FileKind, SetTime};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Time;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -123,10 +125,14 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
     if args.no_target_directory && sources.len() > 1 {
         return Err(Trouble::usage("with -T there is one name and what becomes of it"));
     }
-    let is_dir = !args.no_target_directory && is_directory(&session, &target)?;
-    if !is_dir && (sources.len() > 1 || target.path.ends_with(b"/")) {
+    let kind = kind_of(&session, &target, true)?;
+    let is_dir = !args.no_target_directory && kind == Some(FileKind::Directory);
+    // A directory may get a name with a slash behind it.
+    let may_have_slash = sources.len() == 1 && kind.is_none_or(|kind| kind == FileKind::Directory);
+    if !is_dir && (sources.len() > 1 || target.ends_with_slash() && !may_have_slash) {
         return Err(Trouble::new(Exit::Caller, format!("{}: not a directory", target.shown())));
     }
+    let mut taken = BTreeSet::new();
     let tally = Tally::new("mv");
     let moves: Vec<Outcome<Move>> = sources
         .iter()
@@ -139,7 +145,15 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
                     format!("{from} and {to} are in two volumes: copy with 'aze cp -r', then 'aze rm -r'"),
                 ));
             }
-            Move::new(source, &target, is_dir)
+            let is_to_be_dir = source.ends_with_slash() || !is_dir && target.ends_with_slash();
+            if is_to_be_dir && kind_of(&session, &source, false)?.is_some_and(|kind| kind != FileKind::Directory) {
+                return Err(Trouble::new(Exit::Caller, format!("{}: not a directory", source.shown())));
+            }
+            let one = Move::new(source, &target, is_dir)?;
+            if !taken.insert(one.to.path.clone()) {
+                return Err(twice(&one.from.shown(), &one.to.shown()));
+            }
+            Ok(one)
         })
         .collect();
     for same in moves.chunk_by(|one, other| one.is_ok() == other.is_ok()) {
@@ -200,6 +214,7 @@ fn above(path: &[u8]) -> &[u8] {
 pub fn run_rmdir(args: &RmdirArgs) -> Outcome<Exit> {
     each("rmdir", &args.paths, async |session, path| {
         let (client, who) = (&session.client, &session.who);
+        path.refuse_dot()?;
         let removed = async {
             let (parent, name) = client.resolve_parent(who, &path.path).await?;
             client.rmdir(who, parent, &name).await
@@ -278,13 +293,22 @@ async fn touch(
     let (client, who) = (&session.client, &session.who);
     let new = NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) };
     // One request where the file does not exist: making it tells of an existing one.
-    let made = if no_create { Err(Code::IsDirectory.into()) } else { client.create_path(who, &path.path, &new).await };
+    let made = if no_create || path.ends_with_slash() {
+        Err(Code::IsDirectory.into())
+    } else {
+        client.create_path(who, &path.path, &new).await
+    };
     let ino = match made {
         Ok(made) if made.created && mtime == SetTime::Now => return Ok(()),
         Ok(made) => made.attr.ino,
         Err(failure) if failure.code == Code::IsDirectory => match client.resolve(who, &path.path, true).await {
             Err(failure) if failure.code == Code::NotFound && no_create => return Ok(()),
-            attr => attr?.ino,
+            attr => match attr? {
+                attr if path.ends_with_slash() && attr.kind != FileKind::Directory => {
+                    return Err(Code::NotDirectory.into());
+                }
+                attr => attr.ino,
+            },
         },
         Err(failure) => return Err(failure),
     };
@@ -324,9 +348,14 @@ impl Move {
 }
 
 fn is_directory(session: &Session, path: &VolumePath) -> Outcome<bool> {
-    match session.runtime.block_on(session.client.resolve(&session.who, &path.path, true)) {
-        Ok(attr) => Ok(attr.kind == FileKind::Directory),
-        Err(failure) if failure.code == Code::NotFound => Ok(false),
+    Ok(kind_of(session, path, true)? == Some(FileKind::Directory))
+}
+
+/// What is there; `None` if nothing is.
+fn kind_of(session: &Session, path: &VolumePath, follow: bool) -> Outcome<Option<FileKind>> {
+    match session.runtime.block_on(session.client.resolve(&session.who, &path.path, follow)) {
+        Ok(attr) => Ok(Some(attr.kind)),
+        Err(failure) if failure.code == Code::NotFound => Ok(None),
         Err(failure) => Err(Trouble::volume(path.shown(), &failure)),
     }
 }

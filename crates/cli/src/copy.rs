@@ -14,6 +14,7 @@ use aze_fuse::signals;
 use aze_io::sync::{Condvar, Mutex};
 use aze_proto::attr::FileKind;
 use aze_words::{errln, outln};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -67,6 +68,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let (target, sources) = places.split_last().expect("the parser demands two paths");
     let into = target.spot(&mut sessions)?;
     let is_dir = match into.stat(true)? {
+        Some(meta) if target.ends_with_slash() && meta.kind != FileKind::Directory => {
+            return Err(Trouble::new(Exit::Caller, format!("{}: not a directory", into.shown())));
+        }
         Some(meta) => meta.kind == FileKind::Directory,
         None if sources.len() > 1 || (target.ends_with_slash() && !args.recursive) => {
             return Err(Trouble::new(
@@ -85,10 +89,20 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let reporter = Reporter::start("cp", args.verbose, args.quiet)?;
     let how = How { recursive: args.recursive, preserve: args.preserve, verify: args.verify, jobs: args.jobs.into() };
     let mut copier = Copier::start(how, reporter.clone())?;
+    let mut taken = BTreeSet::new();
     for source in sources {
         let copied = source.spot(&mut sessions).and_then(|from| {
             let to = match source.base_name() {
-                Some(name) if is_dir => into.join(&name),
+                Some(name) if is_dir => {
+                    let to = into.join(&name);
+                    // Directories of one name become one.
+                    let is_dir =
+                        || Ok(from.stat(!args.recursive)?.is_some_and(|meta| meta.kind == FileKind::Directory));
+                    if !taken.insert(name) && !is_dir()? {
+                        return Err(twice(&from.shown(), &to.shown()));
+                    }
+                    to
+                }
                 _ => into.clone(),
             };
             copier.copy(from, to)
@@ -106,6 +120,11 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         sys::die_of(signal);
     }
     Ok(exit)
+}
+
+/// The trouble of a source that would replace what another source of the same command has become.
+pub fn twice(from: &str, to: &str) -> Trouble {
+    Trouble::new(Exit::Caller, format!("{from}: another source of this command is to be {to}: neither is replaced"))
 }
 
 /// Tells the user how the copy goes.

@@ -62,7 +62,7 @@ impl Place {
     pub fn ends_with_slash(&self) -> bool {
         match self {
             Place::Local(path) => path.as_os_str().as_bytes().ends_with(b"/"),
-            Place::Volume(path) => path.path.ends_with(b"/"),
+            Place::Volume(path) => path.ends_with_slash(),
         }
     }
 
@@ -87,6 +87,22 @@ impl VolumePath {
                     "'{path}' is a local path, this command works on volumes: write aze:{slash}{path}"
                 )))
             }
+        }
+    }
+
+    /// Whether it was written with a slash at its end, which only a directory can have.
+    pub fn ends_with_slash(&self) -> bool {
+        self.path.ends_with(b"/")
+    }
+
+    /// Refuses a path whose last component is `.` or `..`: it names a directory, and no entry that could be removed.
+    ///
+    /// # Errors
+    /// Then, a trouble that says so.
+    pub fn refuse_dot(&self) -> Outcome<()> {
+        match self.path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty()) {
+            Some(b"." | b"..") => Err(Trouble::usage(format!("{}: ends in . or ..: give its name", self.shown()))),
+            _ => Ok(()),
         }
     }
 

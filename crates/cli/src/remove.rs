@@ -105,6 +105,7 @@ async fn remove(args: &Args, session: &Session, path: &VolumePath) -> Outcome<Op
             path.shown()
         )));
     }
+    path.refuse_dot()?;
     let (client, who) = (&session.client, &session.who);
     let missing = |failure: Failure| match failure.code {
         Code::NotFound if args.force => Ok(None),
@@ -112,8 +113,19 @@ async fn remove(args: &Args, session: &Session, path: &VolumePath) -> Outcome<Op
     };
     let (parent, name) = match client.resolve_parent(who, &path.path).await {
         Ok(found) => found,
+        // What should be above is a file.
+        Err(failure) if args.force && failure.code == Code::NotDirectory => return Ok(None),
         Err(failure) => return missing(failure),
     };
+    if path.ends_with_slash() {
+        match client.lookup(who, parent, &name).await {
+            Ok(attr) if attr.kind != FileKind::Directory => {
+                return Err(Trouble::volume(path.shown(), &Code::NotDirectory.into()));
+            }
+            Ok(_) => {}
+            Err(failure) => return missing(failure),
+        }
+    }
     let failure = match client.unlink(who, parent, &name).await {
         Ok(()) => return Ok(None),
         Err(failure) if failure.code == Code::NotFound => return missing(failure),

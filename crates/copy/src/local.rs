@@ -82,7 +82,7 @@ impl Tree for LocalTree {
     }
 
     fn create_as(&self, path: &[u8], _mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
-        self.refuse_dir(path)?;
+        self.refuse_other(path)?;
         LocalSink::create(local(path).to_owned(), local(&beside(path, hidden)).to_owned())
     }
 
@@ -98,12 +98,12 @@ impl Tree for LocalTree {
     }
 
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
-        self.refuse_dir(path)?;
+        self.refuse_other(path)?;
         self.by_way_of(path, hidden, replaces, |hidden| std::os::unix::fs::symlink(OsStr::from_bytes(target), hidden))
     }
 
     fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
-        self.refuse_dir(path)?;
+        self.refuse_other(path)?;
         let same = |path: &[u8]| fs::symlink_metadata(local(path)).map(|meta| (meta.dev(), meta.ino())).ok();
         if same(existing).is_some_and(|there| same(path) == Some(there)) {
             // A rename between two names of one file would do nothing and leave both.
@@ -167,6 +167,7 @@ impl Tree for LocalTree {
     fn create(&self, path: &[u8], _mode: u32) -> Outcome<Box<dyn Sink>> {
         // A link stays a link: its target is replaced.
         let target = fs::canonicalize(local(path)).unwrap_or_else(|_| local(path).to_path_buf());
+        refuse_what_is_not_written(&target)?;
         let temporary = temporary(&target);
         LocalSink::create(target, temporary)
     }
@@ -179,6 +180,7 @@ impl Tree for LocalTree {
     }
 
     fn make_link(&self, path: &[u8], target: &[u8]) -> Outcome<()> {
+        self.refuse_other(path)?;
         let temporary = temporary(local(path));
         let make = || {
             std::os::unix::fs::symlink(OsStr::from_bytes(target), &temporary)?;
@@ -215,13 +217,15 @@ impl Tree for LocalTree {
 }
 
 impl LocalTree {
-    /// A directory is not replaced by something else: that would take all that is in it.
-    fn refuse_dir(&self, path: &[u8]) -> Outcome<()> {
+    /// Only files and symbolic links are replaced by something else: with a directory would go all that is in it, and other
+    /// programs use a device by its name.
+    fn refuse_other(&self, path: &[u8]) -> Outcome<()> {
         match fs::symlink_metadata(local(path)) {
             Ok(meta) if meta.is_dir() => {
                 let text = format!("create {}: a directory is there: move it away", self.shown(path));
                 Err(Trouble::new(Exit::Caller, text))
             }
+            Ok(meta) if !meta.is_file() && !meta.is_symlink() => Err(no_regular_file(local(path))),
             _ => Ok(()),
         }
     }
@@ -265,6 +269,29 @@ fn give_name(what: &str, hidden: &Path, path: &Path, replaces: &Replaces) -> Out
         ErrorKind::AlreadyExists => in_the_way(&path.display().to_string()),
         _ => failed(error),
     })
+}
+
+fn no_regular_file(path: &Path) -> Trouble {
+    let text = format!("create {}: it is there, and no regular file: give another name, or remove it", path.display());
+    Trouble::new(Exit::Caller, text)
+}
+
+/// A copy replaces what this process could have written, and nothing else.
+fn refuse_what_is_not_written(target: &Path) -> Outcome<()> {
+    match fs::symlink_metadata(target) {
+        Ok(meta) if meta.is_dir() => return Ok(()),
+        Ok(meta) if !meta.is_file() => return Err(no_regular_file(target)),
+        Ok(_) => {}
+        // What is wrong with the path is told when something is made there.
+        Err(_) => return Ok(()),
+    }
+    match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(target) {
+        // A program that runs goes on with the file that it has.
+        Err(error) if error.raw_os_error() != Some(libc::ETXTBSY) => {
+            Err(Trouble::local(format!("create {}", target.display()), &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A local path's bytes as a path.

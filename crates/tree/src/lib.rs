@@ -174,7 +174,7 @@ impl Tree for VolumeTree {
 
     fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
         let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(path));
-        self.refuse_dir(path)?;
+        self.refuse_other(path)?;
         let hidden = hidden_name(hidden)?;
         let new = new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE));
         let (parent, name, made) = self.session.ask(format_args!("create {shown}"), async {
@@ -214,7 +214,7 @@ impl Tree for VolumeTree {
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         let (client, who) = (&self.session.client, &self.session.who);
         check_any(replaces, &self.shown(path))?;
-        self.refuse_dir(path)?;
+        self.refuse_other(path)?;
         let hidden = hidden_name(hidden)?;
         let new = new_file(FileKind::Symlink, 0o777, target.to_vec(), None);
         self.session.ask(format_args!("make link {}", self.shown(path)), async {
@@ -227,7 +227,7 @@ impl Tree for VolumeTree {
     fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         let (client, who) = (&self.session.client, &self.session.who);
         check_any(replaces, &self.shown(path))?;
-        self.refuse_dir(path)?;
+        self.refuse_other(path)?;
         let hidden = hidden_name(hidden)?;
         let ino = self.resolve("link to", existing, false)?.ino;
         if self.stat(path, false)?.is_some_and(|meta| meta.identity == (0, ino.0)) {
@@ -310,9 +310,7 @@ impl Tree for VolumeTree {
                     return Err(Trouble::volume(format!("create {shown}"), &Code::IsDirectory.into()));
                 }
                 Some(kind) if kind != FileKind::File => {
-                    let text =
-                        format!("create {shown}: it is there, and no regular file: give another name, or remove it");
-                    return Err(Trouble::new(Exit::Caller, text));
+                    return Err(no_regular_file(&shown));
                 }
                 _ => {}
             }
@@ -598,14 +596,15 @@ impl VolumeTree {
         })
     }
 
-    /// A directory is not replaced by something else.
-    fn refuse_dir(&self, path: &[u8]) -> Outcome<()> {
-        match self.stat(path, false)? {
-            Some(meta) if meta.kind == FileKind::Directory => {
+    /// Only files and symbolic links are replaced by something else.
+    fn refuse_other(&self, path: &[u8]) -> Outcome<()> {
+        match self.stat(path, false)?.map(|meta| meta.kind) {
+            Some(FileKind::Directory) => {
                 let text = format!("create {}: a directory is there: move it away", self.shown(path));
                 Err(Trouble::new(Exit::Caller, text))
             }
-            _ => Ok(()),
+            None | Some(FileKind::File | FileKind::Symlink) => Ok(()),
+            Some(_) => Err(no_regular_file(&self.shown(path))),
         }
     }
 
@@ -810,6 +809,11 @@ impl Sink for VolumeSink {
         let _ = self.session.wait(self.file.close());
         let _ = self.session.wait(self.session.client.unlink(&self.session.who, self.parent, &self.temporary));
     }
+}
+
+fn no_regular_file(shown: &str) -> Trouble {
+    let text = format!("create {shown}: it is there, and no regular file: give another name, or remove it");
+    Trouble::new(Exit::Caller, text)
 }
 
 fn hidden_name(hidden: &[u8]) -> Outcome<Name> {
