@@ -176,6 +176,34 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     assert_eq!(front.ended(), 0, "after the last file was closed");
 }
 
+/// The kernel went on showing them for a second to stat(1), which asks for the mode alone.
+#[test]
+fn a_write_takes_set_id_bits_at_once() {
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let mount = place.mount();
+    let program = r#"
+import subprocess
+os.chmod(sys.argv[1], 0o777)
+os.chdir(sys.argv[1])
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+def mode():
+    return subprocess.check_output(['stat', '-c', '%a', 'f']).decode().strip()
+for flags, at in (os.O_APPEND, 1), (0, 1), (0, 0), (os.O_TRUNC, 0):
+    make('f', b'a')
+    os.chmod('f', 0o6755)
+    assert mode() == '6755', flags
+    file = os.open('f', os.O_WRONLY | flags)
+    os.lseek(file, at, 0)
+    os.write(file, b'b')
+    assert mode() == '755', (flags, at)
+    os.close(file)
+"#;
+    python(program, &[&mount]);
+}
+
 /// Two mounts, the second without a cache: it shows every change of the first that has returned.
 #[test]
 fn a_mount_without_cache_time_shows_at_once_what_another_mount_changes() {

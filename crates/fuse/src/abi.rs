@@ -110,6 +110,12 @@ pub mod getattr {
     pub const FH: u32 = 1 << 0;
 }
 
+/// Flags of a write.
+pub mod write {
+    /// The server is to take set-user-id and set-group-id from the file.
+    pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
 /// How an open file is treated by the kernel.
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;

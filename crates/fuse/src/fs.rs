@@ -1,7 +1,7 @@
 //! The requests of the kernel, one function each, which turns the request into one call of [`Door`] and
 //! the outcome into a reply.
 
-use crate::abi::{Args, Header, Out, getattr, op, set};
+use crate::abi::{Args, Header, Out, getattr, op, set, write};
 use crate::door::{Door, Entry, ino, new_file};
 use crate::kernel_cache::Version;
 use crate::locks;
@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// How old the answer to statfs(2) may be: every server has to be asked for it.
 const STATFS_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Set-user-id and set-group-id.
+const SET_ID_BITS: u32 = 0o6000;
 
 /// Bytes of one block in statfs(2).
 const STATFS_BLOCK_BYTES: u64 = 4096;
@@ -310,17 +313,23 @@ fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
 
 fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
-    args.skip(12)?;
+    let how = args.u32()?;
+    args.skip(8)?;
     let flags = args.u32()? as i32;
     args.skip(4)?;
     let data = args.bytes(size as usize)?;
     let file = door.file(handle)?;
+    let takes_set_id = how & write::KILL_SUIDGID != 0 && file.attr().mode & SET_ID_BITS != 0;
     door.kernel_cache.has_pages(ino(header.node));
     match flags & libc::O_APPEND {
         0 => door.serve("write to", header.node, file.write(offset, data))?,
         _ => door.append_file(header.node, &file, data)?,
     }
     door.has_written(ino(header.node), offset.saturating_add(size.into()));
+    if takes_set_id {
+        // The kernel would go on showing these bits to a program that asks for the mode alone.
+        door.device.forget_attrs(header.node);
+    }
     out.u32(size);
     out.zeros(4);
     Ok(Done::Now)
