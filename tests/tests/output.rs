@@ -82,3 +82,16 @@ fn output_that_cannot_be_written_is_an_error() {
     // No log is worth the end of a server: a line that it cannot write is dropped.
     into(&place, &["stat", "/no/such"], Stdio::piped(), full()).code(2);
 }
+
+/// The shell's eval of no words succeeds: a script went on without a volume.
+#[test]
+fn a_start_that_cannot_be_ends_a_script() {
+    let place = Place::new();
+    for wrong in [&["--chunk-size", "100K"][..], &["--servers", "0"], &["--no-such"], &["--size", "1K"], &["more"]] {
+        let ran = place.aze(&[&["up"], wrong].concat());
+        assert_ne!(ran.code, 0, "{wrong:?}");
+        assert_eq!(ran.out, "false\n", "{wrong:?}");
+    }
+    assert!(!place.aze(&["up", "--help"]).ok().out.contains("false\n"));
+    assert_eq!(place.aze(&["df", "--no-such"]).code(2).out, "");
+}

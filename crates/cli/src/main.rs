@@ -145,6 +145,8 @@ fn main() -> ExitCode {
     heap::keep_freed_memory();
     abort_on_panic();
     let words: Vec<OsString> = find::with_long_words(std::env::args_os().collect());
+    // What `aze up` prints is for the shell's eval, which must fail when there is no volume to mean.
+    let for_eval = words.get(1).is_some_and(|command| command == "up");
     let parsed = command().try_get_matches_from(words);
     let line = match parsed.and_then(|matches| Ok((Line::from_arg_matches(&matches)?, asks_json(&matches)))) {
         Ok((line, json)) => {
@@ -154,11 +156,15 @@ fn main() -> ExitCode {
         Err(error) => {
             // The text goes to standard output if it was asked for, else to standard error.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Done as u8 });
+            if !error.use_stderr() {
+                return ExitCode::from(Exit::Done as u8);
+            }
+            if for_eval {
+                outln!("false");
+            }
+            return ExitCode::from(Exit::Usage as u8);
         }
     };
-    // What `aze up` prints is for the shell's eval, which must fail when there is no volume to mean.
-    let for_eval = matches!(line.command, Command::Up(_));
     let (name, outcome) = run(line.command);
     let failed = |trouble: Trouble| {
         errln!("{}", exit::failure_line(name, &trouble));
