@@ -6,6 +6,7 @@ use aze_tests::{Draw, Place, Ran, leave_out, long, run, signal, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
@@ -628,6 +629,38 @@ fn a_destination_that_fails_is_named_and_no_line_is_wrong() {
             full.unmount();
         }
     }
+}
+
+/// The line that had no room was not cut off, and the next one that had some came in the middle of it: no later attempt took the state.
+#[test]
+fn a_state_without_room_is_one_when_there_is_room_again() {
+    let place = Place::new();
+    let disk = match Disk::in_memory(&place, "small", 64 << 10) {
+        Err(why) => return leave_out("a_state_without_room_is_one_when_there_is_room_again", &why),
+        Ok(disk) => disk,
+    };
+    place.up(&["--servers", "2"]);
+    let (src, to, state) = (place.path("src"), place.path("to"), disk.dir.join("state"));
+    fs::create_dir(&src).expect("a directory");
+    for number in 0..1500u32 {
+        fs::write(src.join(number.to_string()), number.to_le_bytes()).expect("a file");
+    }
+    place.aze(&["cp", "-r", "--quiet", text(&src), "aze:/in"]).ok();
+    let words = ["stage", "out", "aze:/in", text(&to), "--quiet", "--jobs", "4", "--state", text(&state)];
+    let mut child = place.command(&words).stderr(Stdio::piped()).spawn().expect("aze starts");
+    let told = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut has_room = false;
+    for line in told.lines().map_while(Result::ok) {
+        if !has_room && line.contains("keep the state") && line.contains("no space left") {
+            run(Command::new("mount").args(["-o", "remount,size=50M"]).arg(&disk.dir));
+            has_room = true;
+        }
+    }
+    assert_eq!(ended(&mut child).code(), Some(1));
+    assert!(has_room, "the state had room from the beginning");
+    place.aze(&words).ok();
+    assert!(!state.exists());
+    disk.unmount();
 }
 
 /// Requests of a kind that the servers of the volume have answered, for each of so many files, in hundredths.

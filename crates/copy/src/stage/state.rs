@@ -1,7 +1,8 @@
 //! What an attempt has done so far, in a file: the next one goes on from there.
 //!
-//! The file is a journal of JSON lines. It only ever grows, so a process that is killed leaves at most one line that is not
-//! whole, which the next one cuts off. It is locked for as long as its attempt lives (flock(2)); the lock goes with the
+//! The file is a journal of JSON lines. A line that could not be written as a whole, since there was no space, is cut off before
+//! the next one is added, so a process that is killed leaves at most one line that is not whole, the last one, which the next one
+//! cuts off. It is locked for as long as its attempt lives (flock(2)); the lock goes with the
 //! process, however that ends. It is no proof of anything: its claims are compared with source and destination again.
 
 use super::ledger::{done_of, fields_of};
@@ -44,6 +45,10 @@ pub struct Done {
 pub struct Journal {
     path: PathBuf,
     file: Arc<File>,
+    /// Bytes of its whole lines.
+    whole_bytes: u64,
+    /// A part of a line may follow them.
+    is_torn: bool,
     unsynced: u32,
     known: Known,
     /// Objects are noted in the file.
@@ -98,7 +103,7 @@ impl Journal {
                 break file;
             }
         };
-        let known = Known::read(path, &file)?;
+        let (known, whole_bytes) = Known::read(path, &file)?;
         if !known.order.is_empty() && known.order != order {
             let text = format!(
                 "{}: it is the state of another stage ({}): give another file with --state",
@@ -108,7 +113,8 @@ impl Journal {
             return Err(Trouble::new(Exit::Caller, text));
         }
         let has_notes = !known.done.is_empty();
-        let mut journal = Journal { path: path.to_owned(), file: Arc::new(file), unsynced: 0, known, has_notes };
+        let (path, file, is_torn, unsynced) = (path.to_owned(), Arc::new(file), false, 0);
+        let mut journal = Journal { path, file, whole_bytes, is_torn, unsynced, known, has_notes };
         if journal.known.order.is_empty() {
             journal.known.order = order.to_owned();
             journal.put(&json!({ "state": FORM, "order": order }))?;
@@ -188,8 +194,26 @@ impl Journal {
     }
 
     fn put_line(&mut self, line: &str) -> Outcome<()> {
+        self.cut_off().map_err(|error| not_kept(&self.path, &error))?;
         // With one call, so that no other end of the process leaves half of it.
-        (&*self.file).write_all(line.as_bytes()).map_err(|error| not_kept(&self.path, &error))
+        self.is_torn = true;
+        if let Err(error) = (&*self.file).write_all(line.as_bytes()) {
+            // If that fails, too, the next line tries it again, or the next attempt does it.
+            let _ = self.cut_off();
+            return Err(not_kept(&self.path, &error));
+        }
+        self.is_torn = false;
+        self.whole_bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts off what a write that failed has left behind the last whole line.
+    fn cut_off(&mut self) -> std::io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.whole_bytes)?;
+            self.is_torn = false;
+        }
+        Ok(())
     }
 }
 
@@ -266,10 +290,10 @@ impl Known {
         Some((found.saturating_sub(proven), bytes.saturating_sub(proven_bytes)))
     }
 
-    fn read(path: &Path, file: &File) -> Outcome<Known> {
+    fn read(path: &Path, file: &File) -> Outcome<(Known, u64)> {
         let (known, whole) = Known::lines(path, file)?;
         file.set_len(whole).map_err(|error| not_kept(path, &error))?;
-        Ok(known)
+        Ok((known, whole))
     }
 
     /// The lines that are whole, and how many bytes they have.
