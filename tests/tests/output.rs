@@ -95,3 +95,17 @@ fn a_start_that_cannot_be_ends_a_script() {
     assert!(!place.aze(&["up", "--help"]).ok().out.contains("false\n"));
     assert_eq!(place.aze(&["df", "--no-such"]).code(2).out, "");
 }
+
+/// A list that its command has not written verified nothing and was taken for good.
+#[test]
+fn an_empty_list_of_checksums_verifies_nothing() {
+    let place = Place::new();
+    let (empty, list) = (place.path("empty"), place.path("list"));
+    std::fs::write(&empty, "").expect("a file");
+    let words = ["checksum", "--check", empty.to_str().expect("text")];
+    let ran = place.aze(&words).code(1);
+    assert!(ran.err.contains("empty: it has no line: nothing was checked"), "{}", ran.err);
+    std::fs::write(&list, place.aze(&words[..1].iter().chain(&words[2..]).collect::<Vec<_>>()).ok().out)
+        .expect("a file");
+    place.aze(&["checksum", "--check", list.to_str().expect("text")]).ok();
+}

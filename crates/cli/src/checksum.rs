@@ -162,7 +162,9 @@ impl Feed<'_> {
     fn list(&mut self, list: &PathBuf, sessions: &mut Sessions) -> Outcome<()> {
         let failed = |error: &std::io::Error| Trouble::local(format!("read {}", list.display()), error);
         let file = std::fs::File::open(list).map_err(|error| failed(&error))?;
+        let mut is_empty = true;
         for (number, line) in std::io::BufReader::new(file).split(b'\n').enumerate() {
+            is_empty = false;
             let line = line.map_err(|error| failed(&error))?;
             let Some((sum, path)) = parse_line(&line) else {
                 let place = format!("{} line {}", list.display(), number + 1);
@@ -175,6 +177,10 @@ impl Feed<'_> {
                 Ok(spot) => self.put(spot, path, Some(sum)),
                 Err(trouble) => self.tally.fail(&trouble),
             }
+        }
+        if is_empty {
+            // What was to write it may have failed.
+            return Err(Trouble::new(Exit::Some, format!("{}: it has no line: nothing was checked", list.display())));
         }
         Ok(())
     }
