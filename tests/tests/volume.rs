@@ -167,6 +167,35 @@ fn checksums_agree_between_a_volume_and_a_local_tree() {
     assert_eq!(local, stored);
 }
 
+/// They had no line, and no word was said of them.
+#[test]
+fn checksums_of_streams_are_of_what_comes_and_a_fifo_of_a_volume_has_none() {
+    let mut place = Place::new();
+    place.up(&[]);
+    fs::write(place.path("file"), "contents").expect("a file");
+    let sum = |ran: Ran| ran.ok().out.split(' ').next().map(str::to_owned).expect("a sum");
+    let expected = sum(place.aze(&["checksum", "file"]));
+    let piped = |words: &str| {
+        let mut shell = Command::new("sh");
+        let aze = place.command(&[] as &[&str]);
+        shell.args(["-c", &format!("cat file | \"$0\" {words}")]).arg(aze.get_program());
+        shell.envs(aze.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(&place.dir);
+        Ran::from(shell.output().expect("sh starts"))
+    };
+    assert_eq!(sum(piped("checksum /dev/stdin")), expected);
+    assert_eq!(piped("cat /dev/stdin").ok().out, "contents");
+    fs::write(place.path("list"), format!("{expected}  /dev/stdin\n")).expect("a file");
+    assert_eq!(piped("checksum --check list").ok().out, "/dev/stdin: OK\n");
+    let mount = place.mount();
+    fs::create_dir(mount.join("d")).expect("a directory");
+    run(Command::new("mkfifo").arg(mount.join("d/fifo")));
+    for command in ["checksum", "cat"] {
+        let ran = place.aze(&[command, "aze:/d/fifo"]).code(5);
+        assert!(ran.out.is_empty() && ran.err.contains("aze:/d/fifo: it is a FIFO"), "{command}: {}", ran.err);
+    }
+    assert_eq!(place.aze(&["checksum", "-r", "aze:/d"]).ok().out, "");
+}
+
 #[test]
 fn commands_do_what_their_namesakes_do() {
     let place = Place::new();

@@ -27,7 +27,8 @@ const JOBS_MAX: u16 = 256;
 /// Compute or check BLAKE3 checksums of files, in parallel.
 ///
 /// Each line is the checksum in hexadecimal, two spaces and the path, for local files and files of
-/// a volume alike. A path with a line feed or a backslash is escaped, as sha256sum does it.
+/// a volume alike. A path with a line feed or a backslash is escaped, as sha256sum does it. Of what -r
+/// finds only regular files have a line; a local FIFO or device that is named itself is read to its end.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -133,6 +134,11 @@ impl Feed<'_> {
                 Exit::Caller,
                 format!("{}: is a directory: use -r for the files in it", spot.shown()),
             ));
+        }
+        if kind != FileKind::Directory {
+            // A FIFO or device that is named is read; one of a volume says that it cannot be.
+            self.put(spot, written, None);
+            return Ok(());
         }
         let mut waiting = vec![(spot, written, kind)];
         while let Some((spot, written, kind)) = waiting.pop() {

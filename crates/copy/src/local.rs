@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -61,10 +61,14 @@ impl Tree for LocalTree {
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
         let file =
             File::open(local(path)).map_err(|error| Trouble::local(format!("open {}", self.shown(path)), &error))?;
-        if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-            return Err(Trouble::new(Exit::Caller, format!("open {}: is a directory", self.shown(path))));
+        let kind = file.metadata().map(|meta| kind_of(meta.file_type()));
+        match kind.map_err(|error| Trouble::local(format!("open {}", self.shown(path)), &error))? {
+            FileKind::Directory => {
+                Err(Trouble::new(Exit::Caller, format!("open {}: is a directory", self.shown(path))))
+            }
+            FileKind::File => Ok(Box::new(LocalSource { file, shown: self.shown(path) })),
+            _ => Ok(Box::new(LocalStream(LocalSource { file, shown: self.shown(path) }))),
         }
-        Ok(Box::new(LocalSource { file, shown: self.shown(path) }))
     }
 
     fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
@@ -332,6 +336,40 @@ impl Source for LocalSource {
         let meta = self.meta()?;
         let mark = vec![meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0];
         Ok((meta, mark))
+    }
+}
+
+/// A FIFO or a device, whose bytes come one after the other: each read goes on where the last one has ended, whatever its offset.
+struct LocalStream(LocalSource);
+
+impl Source for LocalStream {
+    fn xattrs(&self) -> Outcome<Vec<Xattr>> {
+        self.0.xattrs()
+    }
+
+    fn read_at(&self, _offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        let mut count = 0;
+        while count < buffer.len() {
+            match (&self.0.file).read(&mut buffer[count..]) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Trouble::local(format!("read {}", self.0.shown), &error)),
+            }
+        }
+        Ok(count)
+    }
+
+    fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
+        Ok(Some(offset))
+    }
+
+    fn meta(&self) -> Outcome<Meta> {
+        self.0.meta()
+    }
+
+    fn mark(&self) -> Outcome<Vec<u64>> {
+        self.0.mark()
     }
 }
 

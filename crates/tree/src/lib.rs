@@ -141,6 +141,11 @@ impl Tree for VolumeTree {
         if attr.kind == FileKind::Directory {
             return Err(Trouble::new(Exit::Caller, format!("{what}: is a directory")));
         }
+        if attr.kind != FileKind::File {
+            // Only a mount connects the two ends of a FIFO.
+            let text = format!("{what}: it is a FIFO, a socket or a device, which has no contents in the volume");
+            return Err(Trouble::new(Exit::Caller, text));
+        }
         let file =
             self.session.ask(what, self.session.client.open_with_contents(&self.session.who, attr.ino, access))?;
         Ok(Box::new(VolumeSource {
