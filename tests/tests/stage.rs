@@ -663,6 +663,19 @@ fn a_state_without_room_is_one_when_there_is_room_again() {
     disk.unmount();
 }
 
+/// 0 bytes of it were proven.
+#[test]
+fn a_file_that_is_longer_than_its_file_system_says_is_not_proven() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    assert_eq!(fs::metadata("/proc/version").expect("a file").len(), 0);
+    let receipt = place.path("receipt");
+    let ran = place.aze(&["stage", "in", "/proc/version", "aze:/version", "--receipt", text(&receipt)]).code(1);
+    assert!(ran.err.contains("/proc/version: more bytes can be read of it than the 0"), "{}", ran.err);
+    assert_eq!(paths(&receipt), [""; 0]);
+    place.aze(&["stat", "aze:/version"]).code(3);
+}
+
 /// Requests of a kind that the servers of the volume have answered, for each of so many files, in hundredths.
 fn asked_of_each(place: &Place, files: u64) -> BTreeMap<String, u64> {
     let status: Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");

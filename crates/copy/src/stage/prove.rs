@@ -144,9 +144,19 @@ impl Proof {
             return self.give_up(transfer, ends, why);
         }
         let kept = ends.source.xattrs()?;
+        // Before the mark, which says whether it has grown. Servers of a volume know how long a file is.
+        let is_longer = !transfer.from.tree.is_volume()
+            && ends.source.read_at(began.meta.size, &mut [0]).is_ok_and(|count| count > 0);
         let (meta, mark) = ends.source.marked()?;
         if version(&meta, &mark) != version(&began.meta, &began.mark) {
             return self.give_up(transfer, ends, Anew::Changed);
+        }
+        if is_longer {
+            let text = format!(
+                "more bytes can be read of it than the {} that its file system says: nothing is said of it: 'aze cp' copies it",
+                meta.size
+            );
+            return Err(Trouble::new(Exit::Caller, text));
         }
         if self.sources.get(&self.relative(&transfer.to.path)).is_some_and(|source| *source != meta.identity) {
             let text =
