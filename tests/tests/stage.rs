@@ -663,6 +663,31 @@ fn a_state_without_room_is_one_when_there_is_room_again() {
     disk.unmount();
 }
 
+/// The exit code said that nothing was copied.
+#[test]
+fn a_receipt_without_room_leaves_what_was_copied() {
+    let place = Place::new();
+    let disk = match Disk::in_memory(&place, "small", 8 << 10) {
+        Err(why) => return leave_out("a_receipt_without_room_leaves_what_was_copied", &why),
+        Ok(disk) => disk,
+    };
+    place.up(&["--servers", "2"]);
+    let (src, to) = (place.path("src"), place.path("to"));
+    fs::create_dir(&src).expect("a directory");
+    (0..100).for_each(|number| fs::write(src.join(number.to_string()), "contents").expect("a file"));
+    place.aze(&["cp", "-r", "--quiet", text(&src), "aze:/in"]).ok();
+    let ran = out(&place, &to, &["--receipt", text(&disk.dir.join("receipt"))]).code(1);
+    assert!(ran.err.contains("no space left on device: 101 objects are proven"), "{}", ran.err);
+    assert_eq!((names(&to).len(), names(&disk.dir)), (100, Vec::new()));
+    let receipt = place.path("receipt");
+    out(&place, &to, &["--receipt", text(&receipt)]).ok();
+    // What is in the way is found before anything is copied.
+    let ran = out(&place, &place.path("other"), &["--receipt", text(&receipt)]).code(5);
+    assert!(ran.err.contains("a receipt is never replaced") && ran.err.contains("nothing was copied"), "{}", ran.err);
+    assert!(!place.path("other").exists());
+    disk.unmount();
+}
+
 /// 0 bytes of it were proven.
 #[test]
 fn a_file_that_is_longer_than_its_file_system_says_is_not_proven() {

@@ -13,6 +13,7 @@ pub(crate) mod follow;
 pub mod ledger;
 pub mod nodes;
 pub(crate) mod prove;
+mod receipt;
 pub mod release;
 pub mod rounds;
 mod sparse;
@@ -30,11 +31,12 @@ use aze_io::sync::Mutex;
 use aze_io::threads;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
-use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
+use aze_receipt::{End, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use ledger::{Ledger, Pace, Route};
 use nodes::{Crew, Nodes, Share};
 use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_hash};
+use receipt::unfinished;
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -339,6 +341,7 @@ impl<'a> Stage<'a> {
             known_bytes += if let What::File { size, same_as: None, .. } = &done.object.what { *size } else { 0 };
         }
         let known_files = known.known().done.len() as u64;
+        let attempts = known.known().attempts.clone();
         drop(known);
         // Of a file with holes nothing says how much it takes.
         let solid = |meta: &&crate::tree::Meta| meta.kind == FileKind::File && !meta.is_sparse && meta.links == 1;
@@ -346,6 +349,7 @@ impl<'a> Stage<'a> {
         let needed_bytes = solid_bytes.saturating_sub(known_bytes);
         let needed_files = (self.survey.objects.len() as u64).saturating_sub(known_files);
         let mut obstacles = Vec::new();
+        obstacles.extend(self.receipt_in_the_way(&attempts));
         if order.atomic
             && let Some(there) = order.to.stat(false)?
             && there.kind != FileKind::Directory
@@ -394,6 +398,15 @@ impl<'a> Stage<'a> {
             self.watch.failed(&trouble);
             self.report.missing += 1;
         }
+        if let Err(trouble) = self.steps() {
+            let copied = self.proof.copied.0.load(Ordering::Relaxed);
+            return Err(unfinished(copied, trouble));
+        }
+        self.finish()
+    }
+
+    /// All that comes before the last look.
+    fn steps(&mut self) -> Outcome<()> {
         self.take_over_replaced()?;
         self.make_dirs()?;
         self.sweep()?;
@@ -412,7 +425,7 @@ impl<'a> Stage<'a> {
         if self.order.side == Side::Own && self.unsynced.is_empty() {
             self.forget_followed()?;
         }
-        self.finish()
+        Ok(())
     }
 
     /// An attempt that was asked to end goes no further.
@@ -751,18 +764,19 @@ impl<'a> Stage<'a> {
         }
         self.report.removed = self.removed.len() as u64;
         let proven: BTreeSet<Vec<u8>> = lines.keys().cloned().collect();
+        let failed = |trouble| unfinished(proven.len() as u64, trouble);
         if let Some((path, key)) = &self.order.receipt {
-            self.report.end = Some(self.write(path, key, lines)?);
+            self.report.end = Some(self.write(path, key, lines).map_err(failed)?);
         }
         self.watch.step();
-        self.enter(&proven)?;
+        self.enter(&proven).map_err(failed)?;
         self.watch.step();
         self.let_go(&proven);
         let Stage { proof, report, .. } = self;
         let proof =
             Arc::into_inner(proof).ok_or_else(|| Trouble::new(Exit::Fatal, "a copy still runs: a defect in aze"))?;
         if report.missing == 0 {
-            proof.journal.into_inner().remove()?;
+            proof.journal.into_inner().remove().map_err(failed)?;
         }
         Ok(report)
     }
@@ -916,49 +930,6 @@ impl<'a> Stage<'a> {
             }
         }
         old.tree.sync_dir(&parent(&old.path))
-    }
-
-    fn write(&self, path: &std::path::Path, key: &Key, lines: BTreeMap<Vec<u8>, Object>) -> Outcome<End> {
-        let public = key.public();
-        let head = Head {
-            direction: self.order.direction.into(),
-            source: self.order.source.clone(),
-            destination: self.order.destination.clone(),
-            attempt: self.proof.attempt.clone(),
-            started: self.started.clone(),
-            program: self.order.program.clone(),
-            key: public.to_string(),
-            key_id: public.id(),
-        };
-        let hidden = |attempt: &str| path.with_file_name(format!(".aze-receipt-{attempt}"));
-        let attempts = self.proof.journal.lock().known().attempts.clone();
-        for attempt in &attempts {
-            // Of an attempt that was killed while it wrote.
-            match std::fs::remove_file(hidden(attempt)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Trouble::local(format!("remove {}", hidden(attempt).display()), &error));
-                }
-                _ => {}
-            }
-        }
-        if self.report.resumed > 0
-            && let Ok(signed) = aze_receipt::Signed::open(path, Some(&public))
-            && attempts.contains(&signed.head.attempt)
-            && signed.end.missing == 0
-            && says_the_same(&signed, &lines)?
-        {
-            // An earlier attempt was killed after its last step but one.
-            return Ok(signed.end);
-        }
-        let hidden = hidden(&self.proof.attempt);
-        let mut draft = Draft::begin(path, hidden, &head)?;
-        for object in lines.into_values() {
-            draft.add(&Line::Object(Box::new(object)))?;
-        }
-        for removed in &self.removed {
-            draft.add(&Line::Removed(removed.clone()))?;
-        }
-        draft.finish(when(now()), self.report.missing, key)
     }
 }
 

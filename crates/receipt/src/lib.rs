@@ -15,4 +15,4 @@ pub use key::{Key, PublicKey};
 pub use line::{End, Head, Line, Object, Removed};
 pub use sums::{CHUNK_BYTES, Hash, Sums};
 pub use time::when;
-pub use write::{Draft, Reader, Signed};
+pub use write::{Draft, Reader, Signed, is_there};

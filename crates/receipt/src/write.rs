@@ -68,11 +68,7 @@ impl Draft {
     /// There is a file of that name, or none can be made.
     pub fn begin(path: &Path, temporary: PathBuf, head: &Head) -> Outcome<Draft> {
         if path.symlink_metadata().is_ok() {
-            let text = format!(
-                "write receipt {}: it exists, and a receipt is never replaced: give another name",
-                path.display()
-            );
-            return Err(Trouble::new(Exit::Caller, text));
+            return Err(is_there(path));
         }
         let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary);
         let file = file.map_err(|error| Trouble::local(format!("write receipt {}", path.display()), &error))?;
@@ -143,6 +139,13 @@ impl Drop for Draft {
             let _ = fs::remove_file(&self.temporary);
         }
     }
+}
+
+/// There is a file where a receipt is to be.
+pub fn is_there(path: &Path) -> Trouble {
+    let text =
+        format!("write receipt {}: it exists, and a receipt is never replaced: give another name", path.display());
+    Trouble::new(Exit::Caller, text)
 }
 
 /// A receipt whose signature is good.
