@@ -141,6 +141,19 @@ fn a_volume_of_which_nobody_asked_for_it_ends_as_ever() {
     assert_eq!(ledgers(&place), [""; 0].map(PathBuf::from));
 }
 
+/// That 'aze down' refuses was said of a volume that it ends.
+#[test]
+fn that_a_volume_does_not_end_is_said_only_if_it_does_not() {
+    let place = Place::new();
+    place.up(&["--stage-out", text(&place.path("results"))]);
+    let told = || place.aze(&["stage", "status", "aze:/"]).ok().out;
+    let (refuses, clean) = ("'aze down' refuses", told());
+    assert!(clean.contains("dirty   0 objects") && !clean.contains(refuses), "{clean}");
+    place.aze(&["cp", "/etc/os-release", "aze:/file"]).ok();
+    assert!(told().contains(refuses), "{}", told());
+    place.aze(&["down", "--stage-out"]).ok();
+}
+
 #[test]
 fn what_is_nowhere_else_is_staged_out_before_the_end_if_asked_for() {
     let place = Place::new();

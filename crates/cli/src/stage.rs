@@ -720,7 +720,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         }
         lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
         untold.iter().for_each(|trouble| outln!("untold  {trouble}"));
-        if account.guards(session.volume.record.settings.is_kept()) {
+        if dirty.objects > 0 && account.guards(session.volume.record.settings.is_kept()) {
             outln!("'aze down' refuses while anything is dirty");
         }
     }
