@@ -79,6 +79,10 @@ fn output_that_cannot_be_written_is_an_error() {
         let ran = into(&place, command, full(), Stdio::piped()).code(5);
         assert!(ran.err.contains("write to standard output: no space left on device"), "{command:?}: {}", ran.err);
     }
+    let ran = into(&place, &["up", "--size", "1G", "--name", "untold"], full(), Stdio::piped()).code(5);
+    let runs = "no space left on device: volume 'untold' runs all the same: 'aze down --name untold' ends it";
+    assert!(ran.err.contains(runs), "{}", ran.err);
+    place.aze(&["down", "--name", "untold"]).ok();
     // No log is worth the end of a server: a line that it cannot write is dropped.
     into(&place, &["stat", "/no/such"], Stdio::piped(), full()).code(2);
 }

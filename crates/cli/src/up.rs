@@ -227,6 +227,9 @@ pub fn run(args: Args) -> Outcome<Exit> {
                 }
             }
             outln!("export {VARIABLE}='{name}'");
+            let written = aze_words::out::finish();
+            let advice = format!("volume '{name}' runs all the same: 'aze down --name {name}' ends it");
+            written.map_err(|trouble| Trouble { text: format!("{trouble}: {advice}"), ..trouble })?;
             Ok(Exit::Done)
         }
         Err(trouble) => {
