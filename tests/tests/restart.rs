@@ -164,6 +164,27 @@ fn locks_that_are_lost_are_told() {
     again.write_all_at(b"two", 0).expect("a write");
 }
 
+/// Status gave 0, and 'aze down' said that all is kept.
+#[test]
+fn a_server_whose_storage_has_failed_is_told_by_exit_codes() {
+    let place = Place::new();
+    place.up(&["--servers", "2", "--storage", "kept", "--storage-size", "1G", "--name", "q"]);
+    // The server has to make a file for its data.
+    fs::write(place.path("file"), vec![7; 60 << 20]).expect("a file");
+    place.aze(&["status"]).ok();
+    fs::rename(place.path("kept/server-0"), place.path("kept/gone")).expect("it moves");
+    let mut number = 0;
+    wait_until("the server has seen it", || {
+        number += 1;
+        place.aze(&["cp", "file", &format!("aze:/{number}")]);
+        place.aze(&["status"]).out.contains("failed")
+    });
+    place.aze(&["status"]).code(1);
+    let ran = place.aze(&["down"]).code(7);
+    assert!(ran.err.contains("could not keep: server 0") && !ran.err.contains("server 1"), "{}", ran.err);
+    place.aze(&["status", "--name", "q"]).code(3);
+}
+
 #[test]
 fn a_volume_in_memory_is_not_restarted() {
     let place = Place::new();

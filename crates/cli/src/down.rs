@@ -32,7 +32,8 @@ const ASK_TIME: Duration = Duration::from_secs(3);
 ///
 /// Unmounts it, stops its servers, and removes all traces of it but for those directories.
 /// A volume that was staged in, or started with 'aze up --stage-out', ends only if all that it holds is elsewhere,
-/// too: else exit code 8, and nothing has ended. Exit code 7: a part cannot be looked at, since servers are lost.
+/// too: else exit code 8, and nothing has ended. Exit code 7: a part cannot be looked at, since servers are lost; or
+/// the volume has ended, and a server whose storage had failed could not keep its part.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -143,7 +144,7 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     let here = volume::host();
     // 'aze down' on another node has asked the servers before it runs this command here.
     let (were_asked, mut record) = (args.this_node && !args.all, volume.record.clone());
-    let answers = if were_asked { Vec::new() } else { shut_down(&volume, &mut record) };
+    let (answers, failed) = if were_asked { Default::default() } else { shut_down(&volume, &mut record) };
     let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
         record.servers.iter().partition(|server| server.host == here);
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
@@ -173,6 +174,14 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
         let is_kept = volume.record.settings.is_kept();
         if let Some(account) = account.filter(|_| !is_kept || args.delete) {
             account.remove_ledgers()?;
+        }
+        if is_kept && !args.delete && !failed.is_empty() {
+            let text = format!(
+                "volume '{name}' has stopped, and is kept in {} but for what these servers could not keep: {}",
+                record.settings.storage,
+                failed.join("; ")
+            );
+            return Err(Trouble::new(Exit::Fatal, text));
         }
         match is_kept {
             _ if args.delete => errln!("volume '{name}' has ended, and what kept it is removed"),
@@ -264,23 +273,29 @@ fn in_use(volume: &Volume, what: &str) -> Trouble {
 }
 
 /// Asks all servers to end, also those that have joined since the record was written; gives the places of those that agreed,
-/// and of those that have left.
-fn shut_down(volume: &Volume, record: &mut Record) -> Vec<u16> {
+/// and of those that have left; and of those whose storage has failed, with the reason.
+fn shut_down(volume: &Volume, record: &mut Record) -> (Vec<u16>, Vec<String>) {
     if volume.is_dead() {
-        return Vec::new();
+        return Default::default();
     }
     match Session::open_if_there(volume.clone(), ASK_TIME) {
         Ok(session) => {
+            let mut failed = Vec::new();
+            if record.settings.is_kept() {
+                let told = session.runtime.block_on(session.client.status());
+                let told = told.into_iter().filter_map(|(_, answer)| answer.ok().map(|status| status.failure));
+                failed.extend(told.filter(|failure| !failure.is_empty()));
+            }
             let answers = session.runtime.block_on(session.client.shutdown_servers());
             let map = session.client.map();
             record.learn(&map);
             let left = map.indexes().filter(|server| map.has_left(*server));
             let agreed = answers.into_iter().filter(|(_, answer)| answer.is_ok()).map(|(server, _)| server);
-            left.chain(agreed).map(|server| server.0).collect()
+            (left.chain(agreed).map(|server| server.0).collect(), failed)
         }
         Err(trouble) => {
             errln!("aze: down: {trouble}: ending the servers by signals");
-            Vec::new()
+            Default::default()
         }
     }
 }

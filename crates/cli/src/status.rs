@@ -96,10 +96,18 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             format!("volume '{name}': none of its servers runs any more: clear it away with 'aze down --name {name}'"),
         ));
     };
-    match answers.iter().filter(|(_, answer)| answer.is_err()).count() {
-        0 => Ok(Exit::Done),
-        all if all == answers.len() => Ok(Exit::Again),
-        _ => Ok(Exit::Some),
+    Ok(exit_of(&answers))
+}
+
+/// A server whose storage has failed answers this one question, and no other.
+fn exit_of(answers: &Answers) -> Exit {
+    let is_well = |(_, answer): &(ServerIndex, Result<ServerStatus, Failure>)| {
+        answer.as_ref().is_ok_and(|status| status.failure.is_empty())
+    };
+    match answers {
+        all if all.iter().all(is_well) => Exit::Done,
+        all if all.iter().all(|(_, answer)| answer.is_err()) => Exit::Again,
+        _ => Exit::Some,
     }
 }
 
