@@ -1,11 +1,13 @@
 //! `aze restart` on the real program: a server of a volume in directories dies under a mount in use,
 //! and comes back; and `aze down --delete`.
 
-use aze_tests::{Place, make_tree, wait_until};
+use aze_tests::watchdog::processes_of;
+use aze_tests::{Place, Ran, make_tree, wait_until};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// How often a server is killed.
 const ROUNDS: usize = 3;
@@ -183,6 +185,34 @@ fn a_server_whose_storage_has_failed_is_told_by_exit_codes() {
     let ran = place.aze(&["down"]).code(7);
     assert!(ran.err.contains("could not keep: server 0") && !ran.err.contains("server 1"), "{}", ran.err);
     place.aze(&["status", "--name", "q"]).code(3);
+}
+
+/// Servers that were being started stayed without a volume.
+#[test]
+fn a_volume_ends_whatever_else_is_done_with_its_servers() {
+    let place = Place::new();
+    for (round, delay_ms) in [0, 50, 100, 200, 400].into_iter().enumerate() {
+        up(&place, &["--servers", "2", "--storage-size", "1G"]);
+        let other = if round == 4 { &["grow", "--servers", "1"][..] } else { &["restart", "--force"] };
+        let start = |words: &[&str]| {
+            let mut command = place.command(&[words, &["--name", "v"]].concat());
+            command.stderr(std::process::Stdio::piped()).spawn().expect("aze starts")
+        };
+        let mut others = vec![start(other)];
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        others.push(start(other));
+        let down = place.aze(&["down", "--name", "v"]);
+        let told: Vec<Ran> =
+            others.into_iter().map(|child| child.wait_with_output().expect("it ends").into()).collect();
+        assert_eq!(down.code, 0, "round {round}: {}", down.err);
+        assert!(!place.path("run/v").exists(), "round {round}");
+        wait_until("no server is left", || processes_of(&place.dir, "serve").is_empty());
+        for ran in told.iter().filter(|ran| ran.code != 0) {
+            let is_clear = ["is at work on this machine", "has ended meanwhile", "no volume 'v'"];
+            assert!(is_clear.iter().any(|words| ran.err.contains(words)), "round {round}: {}", ran.err);
+        }
+        fs::remove_dir_all(place.path("storage")).expect("it goes");
+    }
 }
 
 #[test]

@@ -10,8 +10,9 @@ use crate::mounts;
 use crate::process::Process;
 use crate::session::Session;
 use crate::sys;
-use crate::volume::{self, MountRecord, Record, ServerRecord, VARIABLE, Volume};
+use crate::volume::{self, MountRecord, Record, ServerRecord, Turn, VARIABLE, Volume};
 use aze_words::errln;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same for servers that have to write their memory to disks.
 const PATIENCE_PERSISTENT: Duration = Duration::from_secs(120);
+
+/// How long other commands that start servers of the volume get.
+const PATIENCE_OTHERS: Duration = Duration::from_secs(60);
 
 /// How long a process gets between the polite signal and the other one.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
@@ -113,7 +117,7 @@ fn act_for(user: &str) -> Outcome<()> {
 
 /// Ends one volume.
 fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
-    let volume = match Volume::meant(name) {
+    let mut volume = match Volume::meant(name) {
         Ok(volume) => volume,
         Err(trouble) if trouble.exit == Exit::NotFound => {
             let named = name.map(str::to_owned).or_else(|| std::env::var(VARIABLE).ok());
@@ -127,11 +131,18 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
         }
         Err(trouble) => return Err(trouble),
     };
+    if args.delete && !args.yes {
+        delete::ask(&volume.record.name, &delete::parts(&volume)?)?;
+    }
+    let _alone = match take_turns(args, &mut volume) {
+        Err(trouble) if trouble.exit == Exit::NotFound => {
+            errln!("nothing to end: {trouble}");
+            return Ok(Exit::Done);
+        }
+        taken => taken?,
+    };
     let name = &volume.record.name;
     let parts = if args.delete { delete::parts(&volume)? } else { Vec::new() };
-    if args.delete && !args.yes {
-        delete::ask(name, &parts)?;
-    }
     // 'aze down' on another node has looked before it runs this command here; and an epilog has no user who could decide.
     let guard = if args.discard || args.this_node { None } else { unsaved::guard(&volume, args.stage_out.as_ref())? };
     let had_mounts = !volume.mounts().is_empty();
@@ -198,6 +209,23 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
         Exit::Again,
         format!("end volume '{name}': these may still run: {}: end them on their nodes", lost.join(", ")),
     ))
+}
+
+/// Waits until no other command starts servers of the volume, and keeps others from it: servers that start while the volume ends would
+/// stay behind.
+fn take_turns(args: &Args, volume: &mut Volume) -> Outcome<Vec<File>> {
+    // 'aze down' on another node has them when it runs this command here; and an epilog comes after all commands of its job.
+    if args.this_node {
+        return Ok(Vec::new());
+    }
+    let take = |turn| match volume.take_turn(turn, Instant::now()) {
+        Err(trouble) if trouble.exit == Exit::Again => {
+            errln!("aze: down: {trouble}: waiting up to {} s", PATIENCE_OTHERS.as_secs());
+            volume.take_turn(turn, Instant::now() + PATIENCE_OTHERS)
+        }
+        taken => taken,
+    };
+    [Turn::Grow, Turn::Restart].into_iter().map(take).collect()
 }
 
 /// Unmounts idle mounts; refuses before it touches any if one is in use.

@@ -4,23 +4,18 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
 use crate::session::Session;
 use crate::tally::Out;
-use crate::volume::{self, Record, Volume};
+use crate::volume::{self, Record, Turn, Volume};
 use crate::{kept, show, shrink, size, up};
 use aze_proto::error::Code;
 use aze_proto::ids::ServerIndex;
 use aze_proto::place::ShardMap;
 use aze_words::errln;
 use serde_json::json;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Pause before the keeper is asked again that could move no slot at this moment.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// File that is locked while servers of this machine's volume directory are started.
-const LOCK: &str = "grow.lock";
 
 /// Have further servers join a volume in use; programs go on.
 ///
@@ -65,11 +60,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    let volume = Volume::meant(args.name.as_deref())?;
+    let mut volume = Volume::meant(args.name.as_deref())?;
     let name = volume.record.name.clone();
     let begun = Instant::now();
     // Two starts here would take the same numbers.
-    let _alone = lock(&volume.dir, &name)?;
+    let _alone = volume.take_turn(Turn::Grow, begun)?;
     let session = Session::open(volume)?;
     let grown = grow(&session, args);
     let noted = shrink::note(&session);
@@ -98,16 +93,6 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         out.flush()?;
     }
     Ok(Exit::Done)
-}
-
-fn lock(dir: &Path, name: &str) -> Outcome<File> {
-    let path = dir.join(LOCK);
-    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = open.map_err(|error| Trouble::local(format!("open {}", path.display()), &error))?;
-    file.try_lock().map_err(|_| {
-        Trouble::new(Exit::Again, format!("another 'aze grow' of volume '{name}' runs on this machine"))
-    })?;
-    Ok(file)
 }
 
 /// Servers that have joined, with their hosts, and how many slots have moved.

@@ -5,7 +5,7 @@ use crate::launch::who;
 use crate::session::Session;
 use crate::size;
 use crate::up;
-use crate::volume::{self, ServerRecord, Volume};
+use crate::volume::{self, ServerRecord, Turn, Volume};
 use aze_io::real::until;
 use aze_proto::ids::MapEpoch;
 use aze_words::errln;
@@ -61,6 +61,8 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
     let mut volume = Volume::meant(args.name.as_deref())?;
+    // 'aze restart' on another node has it when it runs this command here.
+    let _alone = if args.this_node { None } else { Some(volume.take_turn(Turn::Restart, Instant::now())?) };
     let mut left_out = BTreeSet::new();
     if volume.record.settings.lasts() && !args.this_node {
         left_out = learn(&mut volume)?;

@@ -1,11 +1,12 @@
 //! Volumes of this user on this node: the directory that says where a volume's servers are.
 //!
 //! `RUN/NAME/` holds `volume.json` (the record), `secret`, `server-N.sock`, `server-N.log`, `launcher-N.log` and
-//! `mounts/`; commands keep the shard map in `map`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
+//! `mounts/`; commands keep the shard map in `map`, and lock `grow.lock` and `restart.lock`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
 //! owner may read a volume's directory; one that others could read or have made is refused.
 
 use crate::mounts;
 use crate::process::Process;
+use aze_io::real::until;
 use aze_io::{Addr, real};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{WIRE_VERSION, fingerprint};
@@ -17,11 +18,12 @@ use aze_words::hex;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// Longest name of a volume: a socket's path has at most 107 bytes, and the usual directories take the rest.
 const NAME_BYTES_MAX: usize = 64;
@@ -31,6 +33,9 @@ const STARTER: &str = "starter";
 
 /// File with the shard map that a command of this node has seen last.
 const MAP: &str = "map";
+
+/// How often the removal of a volume's directory is tried while other commands put files into it.
+const REMOVE_TRIES: u32 = 100;
 
 /// Names the environment variable that says which volume is meant.
 pub const VARIABLE: &str = "AZE_VOLUME";
@@ -254,6 +259,25 @@ pub struct Volume {
     pub record: Record,
 }
 
+/// What one command of this machine does with the servers of a volume at a time. The command that ends the volume has the turn of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Servers join it.
+    Grow,
+    /// Servers are started again, also while others join.
+    Restart,
+}
+
+impl Turn {
+    /// The command, which is also the name of the file that it locks.
+    fn word(self) -> &'static str {
+        match self {
+            Turn::Grow => "grow",
+            Turn::Restart => "restart",
+        }
+    }
+}
+
 /// One mount of a volume on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MountRecord {
@@ -295,6 +319,51 @@ impl Volume {
     pub fn meant(name: Option<&str>) -> Outcome<Volume> {
         let variable = env::var(VARIABLE).ok().filter(|value| !value.is_empty());
         Volume::open(&choose(name, variable.as_deref(), &names())?)
+    }
+
+    /// Waits until no other command has this turn, and takes it for as long as the file is open; reads the record as it is then.
+    ///
+    /// # Errors
+    /// [`Exit::Again`] if another one has it at the deadline; [`Exit::NotFound`] if it has ended the volume.
+    pub fn take_turn(&mut self, turn: Turn, deadline: Instant) -> Outcome<File> {
+        let mut tried = Ok(None);
+        until(deadline, || {
+            tried = self.try_turn(turn);
+            !matches!(tried, Ok(None))
+        });
+        let name = &self.record.name;
+        let taken = tried?.ok_or_else(|| {
+            let text = format!(
+                "another 'aze {}' or 'aze down' of volume '{name}' is at work on this machine: wait for its end",
+                turn.word()
+            );
+            Trouble::new(Exit::Again, text)
+        })?;
+        self.record = read_record(&self.dir).map_err(|trouble| match trouble.exit {
+            Exit::NotFound => has_ended(name),
+            _ => trouble,
+        })?;
+        Ok(taken)
+    }
+
+    /// `None` if another command has it.
+    fn try_turn(&self, turn: Turn) -> Outcome<Option<File>> {
+        let path = self.dir.join(turn.word()).with_extension("lock");
+        let failed = |error: std::io::Error| match error.kind() {
+            ErrorKind::NotFound => has_ended(&self.record.name),
+            _ => Trouble::local(format!("lock {}", path.display()), &error),
+        };
+        let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = open.map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // 'aze down' may have removed it before it was locked.
+        let inode = |meta: fs::Metadata| (meta.dev(), meta.ino());
+        let named = fs::symlink_metadata(&path).map(inode).map_err(failed)?;
+        Ok((named == file.metadata().map(inode).map_err(failed)?).then_some(file))
     }
 
     /// The volume's secret.
@@ -469,9 +538,22 @@ pub fn share_dir(name: &str) -> Outcome<PathBuf> {
     Ok(dir)
 }
 
+fn has_ended(name: &str) -> Trouble {
+    Trouble::new(Exit::NotFound, format!("volume '{name}' has ended meanwhile"))
+}
+
 /// Removes a volume's directory and all that is in it; one that is gone already is no error.
 pub fn remove_dir(dir: &Path) -> Outcome<()> {
-    match fs::remove_dir_all(dir) {
+    // First, since a command that waits for its turn looks whether there is a record.
+    let _ = fs::remove_file(dir.join("volume.json"));
+    let mut removed = fs::remove_dir_all(dir);
+    for _ in 1..REMOVE_TRIES {
+        // Another command has just put something into it.
+        if removed.as_ref().is_err_and(|error| error.kind() == ErrorKind::DirectoryNotEmpty) {
+            removed = fs::remove_dir_all(dir);
+        }
+    }
+    match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(Trouble::local(format!("remove directory {}", dir.display()), &error))
         }
@@ -671,6 +753,36 @@ mod tests {
         assert_eq!(several.exit, Exit::Usage);
         assert!(several.text.ends_with("c, d"), "{several}");
         assert_eq!(choose(Some("../x"), None, &[]).unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn a_turn_is_of_one_at_a_time_and_goes_with_the_volume() {
+        let dir = env::temp_dir().join(format!("aze-turn-{}", std::process::id()));
+        fs::create_dir(&dir).expect("a new directory");
+        let settings = serde_json::json!({
+            "storage": "mem", "placement": "modular", "transport": "auto", "capacity_bytes": 1, "chunk_bytes": 1,
+            "launcher": null, "remote_aze": null
+        });
+        let record = serde_json::json!({
+            "name": "v", "owner_uid": 0, "created_ns": 0, "servers": [], "settings": settings
+        });
+        let record: Record = serde_json::from_value(record).expect("a record");
+        let mut volume = Volume { dir: dir.clone(), record };
+        write_record(&dir, &volume.record).expect("a record");
+        let now = Instant::now();
+        let taken = volume.take_turn(Turn::Restart, now).expect("nobody has it");
+        assert!(volume.take_turn(Turn::Grow, now).is_ok(), "that is another one");
+        let mut late = volume.clone();
+        let refused = late.take_turn(Turn::Restart, now).expect_err("it is taken");
+        assert!(refused.exit == Exit::Again && refused.text.contains("another 'aze restart'"), "{refused}");
+        volume.record.starts += 1;
+        write_record(&dir, &volume.record).expect("a record");
+        drop(taken);
+        let taken = late.take_turn(Turn::Restart, now).expect("nobody has it any more");
+        assert_eq!(late.record.starts, volume.record.starts, "the record as it is now");
+        remove_dir(&dir).expect("it goes");
+        drop(taken);
+        assert_eq!(late.take_turn(Turn::Restart, now).expect_err("it is gone").exit, Exit::NotFound);
     }
 
     #[test]
