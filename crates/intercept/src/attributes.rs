@@ -17,7 +17,6 @@ type Times = [i64; 4];
 
 /// Handles these calls.
 pub fn handle(number: i64, args: Args) -> i64 {
-    let none = AT_SYMLINK_NOFOLLOW as u64;
     let chmod = |mode: u64| Request { op: Op::Chmod as u32, b: mode & 0o7777, ..Request::default() };
     let chown = |uid: u64, gid: u64| Request {
         op: Op::Chown as u32,
@@ -50,10 +49,11 @@ pub fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_futimesat => {
             times(microseconds(args[2]), |times| by_path(number, args, Some(0), 1, set_times(), times))
         }
+        _ if !host::is_memory(args[1]) && args[3] as u32 != 0 => error(libc::EINVAL),
         _ if !host::is_memory(args[1]) => {
             times(nanoseconds(args[2]), |times| of_descriptor(number, args, set_times(), times))
         }
-        _ => times(nanoseconds(args[2]), |times| at(number, args, set_times(), args[3] & (none | 0x1000), times)),
+        _ => times(nanoseconds(args[2]), |times| at(number, args, set_times(), args[3], times)),
     }
 }
 

@@ -20,6 +20,10 @@ const RWF_HIPRI: u64 = 1;
 /// The write is durable, data or all, before the call returns.
 const RWF_DURABLE: u64 = 2 | 4;
 
+/// Flags of sync_file_range(2).
+const SYNC_FLAGS: u32 =
+    libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+
 /// Bytes of struct linux_dirent64 before the name, and of the older struct.
 const ENTRY_BYTES: usize = 19;
 
@@ -38,12 +42,20 @@ pub fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_ftruncate if args[1] > i64::MAX as u64 => error(libc::EINVAL),
         libc::SYS_ftruncate => ask(Request { len: args[1], ..simple(Op::TruncateOpen) }),
         libc::SYS_fsync => ask(simple(Op::Sync)),
+        libc::SYS_sync_file_range if !is_range(args[1], args[2]) || args[3] as u32 & !SYNC_FLAGS != 0 => {
+            error(libc::EINVAL)
+        }
         libc::SYS_fdatasync | libc::SYS_sync_file_range => ask(Request { a: 1, ..simple(Op::Sync) }),
         libc::SYS_fallocate if args[2] > i64::MAX as u64 || args[3] > i64::MAX as u64 || args[3] == 0 => {
             error(libc::EINVAL)
         }
         libc::SYS_fallocate => {
             ask(Request { offset: args[2], len: args[3], a: args[1] & 0xffff_ffff, ..simple(Op::Allocate) })
+        }
+        libc::SYS_fadvise64
+            if args[2] > i64::MAX as u64 || !(0..=libc::POSIX_FADV_NOREUSE).contains(&(args[3] as i32)) =>
+        {
+            error(libc::EINVAL)
         }
         libc::SYS_fadvise64 | libc::SYS_readahead => 0,
         _ => transfer(number, desc, args).unwrap_or_else(|failed| failed),
@@ -69,7 +81,7 @@ fn transfer(number: i64, desc: u64, args: Args) -> Result<i64, i64> {
             if args[3] != POSITION {
                 at = offset(args[3])?;
             }
-            if args[5] & !(RWF_HIPRI | RWF_DURABLE) != 0 {
+            if args[5] & 0xffff_ffff & !(RWF_HIPRI | RWF_DURABLE) != 0 {
                 return Err(error(libc::EOPNOTSUPP));
             }
             durable = args[5] & RWF_DURABLE != 0 && number == libc::SYS_pwritev2;
@@ -130,6 +142,12 @@ fn write(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) -> Re
             return Ok(done as i64);
         }
     }
+}
+
+/// Whether these bytes can be in a file.
+fn is_range(offset: u64, bytes: u64) -> bool {
+    let (offset, bytes) = (offset as i64, bytes as i64);
+    offset >= 0 && offset.checked_add(bytes).is_some_and(|end| end >= offset)
 }
 
 /// The offset of a later part.

@@ -6,7 +6,9 @@ use crate::entry::{BY_THUNK, DONE, Frame};
 use crate::fds::argument;
 use crate::host::{Args, error, raw};
 use crate::table::SYS_FCHMODAT2;
-use crate::{attributes, data, descriptors, exec, locks, mapping, names, open, poll, process, refused, transfer};
+use crate::{
+    attributes, data, descriptors, exec, flags, locks, mapping, names, open, poll, process, refused, transfer,
+};
 use libc::AT_FDCWD;
 
 /// No result of a call: it is the kernel's, with the arguments that the host has given, and is made where the host makes it. For
@@ -41,6 +43,9 @@ pub extern "C" fn after_sharing(result: i64) -> i64 {
 
 /// Handles a system call that makes no child on this memory: its result, or [`AS_IT_WAS`].
 pub fn handle(number: i64, args: Args) -> i64 {
+    if flags::are_refused(number, &args) {
+        return raw(number, args);
+    }
     match number {
         libc::SYS_read
         | libc::SYS_pread64

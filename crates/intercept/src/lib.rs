@@ -25,6 +25,7 @@ mod entry;
 mod environment;
 mod exec;
 mod fds;
+mod flags;
 mod host;
 mod locks;
 mod lookup;

@@ -174,6 +174,9 @@ fn symlink(number: i64, args: Args, dir: Option<usize>, path: usize) -> i64 {
 
 /// readlink(2), also of `/proc/self/fd/N` and `/proc/self/exe`, which the kernel would answer with names of its own.
 fn readlink(number: i64, args: Args, dir: Option<usize>, path: usize, to: u64, room: u64) -> i64 {
+    if room as i32 <= 0 {
+        return error(libc::EINVAL);
+    }
     let address = args.get(path).copied().unwrap_or(0);
     if host::is_memory(address) && !matches!(host::read::<u8>(address), 0) {
         let text = host::string(address, PATH_BYTES_MAX);

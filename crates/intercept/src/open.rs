@@ -11,6 +11,12 @@ use aze_calls::{NO_DESC, Op, Reply, Request};
 
 /// struct open_how of openat2(2): flags, mode, resolve.
 const HOW_BYTES: u64 = 24;
+/// The kernel takes no longer one: a page.
+const HOW_BYTES_MAX: u64 = 4096;
+/// All flags of open(2), with O_LARGEFILE and FASYNC.
+const OPEN_FLAGS: u64 = 0o37_777_703;
+/// All rules of openat2(2) for the walk.
+const RULES: u64 = 0x3f;
 
 /// What of [`libc::RESOLVE_BENEATH`] and the like the volume can promise: nothing, but a refusal of links is a flag of open(2).
 const RESOLVE_NONE: u64 = 0;
@@ -28,12 +34,27 @@ pub fn creat(args: Args) -> i64 {
     open(libc::SYS_creat, args, None, 0, flags, args[1])
 }
 
+/// Whether openat2(2), which refuses what open(2) leaves unseen, takes these flags, mode, and rules.
+fn is_how([flags, mode, rules]: [u64; 3]) -> bool {
+    let with_path = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let makes = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64 != 0;
+    flags & !OPEN_FLAGS == 0
+        && (flags & libc::O_PATH as u64 == 0 || flags & !(with_path as u64) == 0)
+        && mode & !(if makes { 0o7777 } else { 0 }) == 0
+        && rules & !RULES == 0
+}
+
 /// openat2(2): in the volume without rules for the walk, which the agent does not know.
 pub fn openat2(args: Args) -> i64 {
-    if !host::is_memory(args[2]) || args[3] < HOW_BYTES {
+    if !host::is_memory(args[2]) || !(HOW_BYTES..=HOW_BYTES_MAX).contains(&args[3]) {
         return raw(libc::SYS_openat2, args);
     }
     let how: [u64; 3] = host::read(args[2]);
+    let later = host::bytes(args[2] + HOW_BYTES, (args[3] - HOW_BYTES) as usize);
+    if later.iter().any(|byte| *byte != 0) || !is_how(how) {
+        // It refuses both, and takes no effect.
+        return raw(libc::SYS_openat2, args);
+    }
     let follows = how[0] as i32 & libc::O_NOFOLLOW == 0;
     let call = PathCall { number: libc::SYS_openat2, args, dir: Some(0), path: 1, follows };
     place::run(&call, |session, target| {

@@ -147,7 +147,7 @@ pub fn copy_file_range(args: Args) -> i64 {
         (Err(failed), _) | (_, Err(failed)) => return failed,
         _ => return error(libc::EXDEV),
     };
-    if args[5] != 0 {
+    if args[5] as u32 != 0 {
         return error(libc::EINVAL);
     }
     let (source, target) = match (offset(args[1]), offset(args[3])) {

@@ -1,0 +1,88 @@
+//! Calls that the kernel refuses or cuts: a program finds the same in the volume and on the local file system.
+
+use super::{through, volume};
+use std::fs;
+use std::process::Command;
+
+/// What each program begins with. `say` shows what a call comes to; `call` makes one by its number.
+const BEGIN: &str = r"
+import ctypes, errno, fcntl, mmap, os, resource, signal, stat, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def say(what, act):
+    try:
+        print(what, act(), flush=True)
+    except OSError as error:
+        print(what, errno.errorcode[error.errno], flush=True)
+def call(number, *args):
+    words = [a if isinstance(a, (bytes, ctypes.Array)) else ctypes.c_long(a) for a in args]
+    done = libc.syscall(ctypes.c_long(number), *words)
+    if done < 0: raise OSError(ctypes.get_errno(), '')
+    return done
+def make(name, bytes=10):
+    with open(name, 'wb') as file: file.write(b'x' * bytes)
+AT_FDCWD = -100
+os.chdir(sys.argv[1])
+make('u')
+";
+
+/// Runs a program in an empty directory of the volume and in one of the local file system.
+fn says_the_same(test: &str, text: &str) {
+    let Some((place, _)) = volume(test) else { return };
+    let (local, program) = (place.path("local"), place.path("program.py"));
+    fs::create_dir(&local).expect("a directory");
+    fs::write(&program, format!("{BEGIN}{text}")).expect("a program");
+    let ran = Command::new("python3").arg(&program).arg(&local).output().expect("python3");
+    let here = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && here.lines().count() > 1, "{here}");
+    let script = format!("mkdir /aze/d && python3 {} /aze/d", program.display());
+    let ran = place.aze(&through("intercept", &script));
+    let there = format!("{}{}", ran.out, ran.err);
+    let differ: Vec<_> = here.lines().zip(there.lines()).filter(|(here, there)| here != there).collect();
+    assert!(differ.is_empty(), "locally, and in the volume: {differ:#?}");
+    assert_eq!(here, there);
+}
+
+/// `unlinkat` with an unknown flag removed the file, `linkat` made a link, `utimensat` set the times; `dup3` and `close_range` freed locks.
+#[test]
+fn flags_that_the_kernel_does_not_know_are_refused_before_anything_happens() {
+    says_the_same(
+        "flags_that_the_kernel_does_not_know_are_refused_before_anything_happens",
+        r"
+os.utime('u', (1, 1))
+fd, d = os.open('u', os.O_RDWR), os.open('.', os.O_RDONLY)
+buffer, times = ctypes.create_string_buffer(4096), struct.pack('4q', 5, 0, 5, 0)
+for flags in (1, 0x55, 1 << 20): say(f'unlinkat {flags}', lambda: call(263, AT_FDCWD, b'u', flags))
+for flags in (0x55, 0x100): say(f'linkat {flags}', lambda: call(265, d, b'u', d, b'l', flags))
+for flags in (3, 8, 0x80): say(f'renameat2 {flags}', lambda: call(316, d, b'u', d, b'm', flags))
+for path in (b'u', 0):
+    for flags in (0x55, 0x400): say(f'utimensat {path} {flags}', lambda: call(280, fd if path == 0 else d, path, times, flags))
+say('utimensat 0 0x1000', lambda: call(280, fd, 0, times, 0x1000))
+say('fchownat', lambda: call(260, d, b'u', 1, 1, 0x55))
+say('faccessat2', lambda: call(439, d, b'u', 0, 0x400))
+say('faccessat2 mode', lambda: call(439, d, b'u', 8, 0))
+say('newfstatat', lambda: call(262, d, b'u', buffer, 0x55))
+for flags, mask in ((0x55, 0xfff), (0x6000, 0xfff), (0, 0x80000000)): say('statx', lambda: call(332, d, b'u', flags, mask, buffer))
+say('readlinkat', lambda: call(267, d, b'u', buffer, -1))
+for flags, mode, rules, more in ((1 << 40, 0, 0, 0), (0, 0o600, 0, 0), (0, 0, 1 << 20, 0), (64, 0o10600, 0, 0), (0x200002, 0, 0, 0), (64, 0o600, 0, 1)):
+    how = struct.pack('4Q', flags, mode, rules, more)
+    say(f'openat2 {flags} {mode} {rules} {more}', lambda: call(437, d, b'n', how, 32))
+say('fadvise advice', lambda: call(221, fd, 0, 0, 99))
+say('fadvise length', lambda: call(221, fd, 0, -1, 0))
+for at, count, flags in ((0, 1, 99), (-1, 1, 0), (1, -1, 0), (0, 0, 7)): say('sync_file_range', lambda: call(277, fd, at, count, flags))
+for mode in (2, 1 << 20, 0x12): say(f'fallocate {mode}', lambda: call(285, fd, mode, 0, 4096))
+part = ctypes.create_string_buffer(struct.pack('2Q', ctypes.addressof(buffer), 1))
+for number in (327, 328): say(f'vector {number}', lambda: call(number, fd, part, 1, 0, 0, 1 << 20))
+say('copy_file_range', lambda: call(326, fd, 0, fd, 0, 1, 1))
+fcntl.lockf(fd, fcntl.LOCK_EX)
+copy, pipe = os.open('u', os.O_RDWR), os.pipe()
+say('dup3', lambda: call(292, pipe[0], copy, 1))
+say('close_range', lambda: call(436, copy, copy, 1))
+if os.fork() == 0:
+    say('lock', lambda: fcntl.lockf(os.open('u', os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB))
+    os._exit(0)
+os.wait()
+found = os.stat('u')
+print(sorted(os.listdir('.')), found.st_size, found.st_nlink, found.st_mtime)
+",
+    );
+}
