@@ -2,7 +2,7 @@
 
 use crate::agent::Agent;
 use crate::channel::Answer;
-use crate::description::Description;
+use crate::description::{Description, Kind};
 use crate::error::{Fault, Result, errno, failed, unless_it_left};
 use crate::indexes::Resolved;
 use crate::mailbox::Channel;
@@ -148,7 +148,8 @@ impl Call<'_> {
         }
         let pipe = (self.request.c, self.request.a);
         let desc = self.agent.descriptions.of_pipe(pipe).ok_or(errno(libc::ENOENT))?;
-        Ok(Answer { desc, ..Answer::default() })
+        let is_place = matches!(self.agent.descriptions.get(desc)?.kind, Kind::Place);
+        Ok(Answer { result: i64::from(is_place), desc, ..Answer::default() })
     }
 
     /// A panic for tests: in this call, in the client's next operation, or in a task.

@@ -25,7 +25,7 @@ pub mod mailbox;
 pub mod shared;
 
 /// Version of these declarations; the agent refuses another one.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -194,7 +194,7 @@ pub fn after_stat(bytes: usize) -> (bool, bool) {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `a`: inode number of a pipe, `c`: its device (fstat(2)). Result 0 and `desc` (`len` of the reply's Stat is not sent), or -ENOENT.
+    /// `a`: inode number of a pipe, `c`: its device (fstat(2)). Result: `desc`, and 1 if it was opened with O_PATH, else 0; or -ENOENT.
     Identify = 1,
     /// path; `a`: flags of open(2), `b`: mode, `c`: 1 + the number of the channel's named pipe ([`Op::Pipes`]), whose reading end the library has opened, or 0,
     /// `len`: [`indexes::WANT_DIRECTORY`] or 0. Reply: `desc`, a pipe's reading end unless the named pipe stands for the description, and a [`Stat`] in the bytes.

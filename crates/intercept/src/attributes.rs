@@ -44,14 +44,14 @@ pub fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_utime => times(seconds(args[1]), |times| by_path(number, args, None, 0, set_times(), times)),
         libc::SYS_utimes => times(microseconds(args[1]), |times| by_path(number, args, None, 0, set_times(), times)),
         libc::SYS_futimesat if !host::is_memory(args[1]) => {
-            times(microseconds(args[2]), |times| of_descriptor(number, args, set_times(), times))
+            times(microseconds(args[2]), |times| of_open(number, args, set_times(), times))
         }
         libc::SYS_futimesat => {
             times(microseconds(args[2]), |times| by_path(number, args, Some(0), 1, set_times(), times))
         }
         _ if !host::is_memory(args[1]) && args[3] as u32 != 0 => error(libc::EINVAL),
         _ if !host::is_memory(args[1]) => {
-            times(nanoseconds(args[2]), |times| of_descriptor(number, args, set_times(), times))
+            times(nanoseconds(args[2]), |times| of_open(number, args, set_times(), times))
         }
         _ => times(nanoseconds(args[2]), |times| at(number, args, set_times(), args[3], times)),
     }
@@ -124,6 +124,14 @@ fn at(number: i64, args: Args, request: Request, flags: u64, before: &[u8]) -> i
     by_path(number, args, Some(0), 1, Request { a, ..request }, before)
 }
 
+/// A call whose path is null: on an open file.
+fn of_open(number: i64, args: Args, request: Request, before: &[u8]) -> i64 {
+    match fds::of_open(argument(args[0])) {
+        Fd::Failed(failed) => failed,
+        _ => of_descriptor(number, args, request, before),
+    }
+}
+
 fn of_descriptor(number: i64, args: Args, request: Request, before: &[u8]) -> i64 {
     of_itself(number, args, |session, target| ask(session, target, request, before))
 }
@@ -137,7 +145,7 @@ fn ask(session: &mut Session, target: Target, request: Request, before: &[u8]) -
 }
 
 fn by_fd(number: i64, args: Args, request: Request) -> i64 {
-    match fds::of(argument(args[0])) {
+    match fds::of_open(argument(args[0])) {
         Fd::Kernels => raw(number, args),
         Fd::Failed(failed) => failed,
         Fd::Ours(desc) => crate::descriptors::ask(Request { desc, ..request }),

@@ -29,7 +29,7 @@ const ENTRY_BYTES: usize = 19;
 
 /// Handles a call by its descriptor.
 pub fn handle(number: i64, args: Args) -> i64 {
-    let desc = match fds::of(argument(args[0])) {
+    let desc = match fds::of_open(argument(args[0])) {
         Fd::Kernels => return AS_IT_WAS,
         Fd::Failed(failed) => return failed,
         Fd::Ours(desc) => desc,
@@ -208,7 +208,7 @@ pub fn sync_all(number: i64, args: Args) -> i64 {
         ask(request);
         return raw(number, args);
     }
-    match fds::of(argument(args[0])) {
+    match fds::of_open(argument(args[0])) {
         Fd::Kernels => raw(number, args),
         Fd::Failed(failed) => failed,
         Fd::Ours(_) => ask(request),

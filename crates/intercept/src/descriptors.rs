@@ -44,7 +44,8 @@ pub fn fcntl(args: Args) -> i64 {
         libc::F_GETFD | libc::F_SETFD => return raw(libc::SYS_fcntl, args),
         _ => {}
     }
-    let desc = match fds::of(fd) {
+    let looked = if command == libc::F_GETFL { fds::of(fd) } else { fds::of_open(fd) };
+    let desc = match looked {
         Fd::Kernels => return raw(libc::SYS_fcntl, args),
         Fd::Failed(failed) => return failed,
         Fd::Ours(desc) => desc,
@@ -88,7 +89,7 @@ pub fn position_of(session: &mut Session, desc: u64) -> Result<i64, i64> {
 /// ioctl(2): files of the volume know those of every file, and no others.
 pub fn ioctl(args: Args) -> i64 {
     let fd = argument(args[0]);
-    let desc = match fds::of(fd) {
+    let desc = match fds::of_open(fd) {
         Fd::Kernels => return raw(libc::SYS_ioctl, args),
         Fd::Failed(failed) => return failed,
         Fd::Ours(desc) => desc,

@@ -14,11 +14,14 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Orderi
 pub const CACHED: u32 = 65_536;
 
 /// The note of a descriptor that is not the volume's. Odd notes are known: a description's number from bit 3, and
-/// [`WRITABLE`]; even ones are unknown.
+/// [`WRITABLE`] or [`PLACE`]; even ones are unknown.
 pub const NOT_OURS: u64 = 1;
 
 /// The note's bit for a description that may be written.
 const WRITABLE: u64 = 2;
+
+/// The note's bit for a description that is only a place in the file system: `O_PATH` (open(2)).
+const PLACE: u64 = 4;
 
 /// Number of the next unknown note.
 static NEXT_UNKNOWN: AtomicU64 = AtomicU64::new(1);
@@ -40,25 +43,38 @@ fn note_of(fd: i32) -> Option<&'static AtomicU64> {
 
 /// Says what a descriptor is.
 pub fn of(fd: i32) -> Fd {
+    found(fd).map_or_else(Fd::Failed, of_note)
+}
+
+/// Says what a descriptor is, for a call that needs an open file: EBADF for a place.
+pub fn of_open(fd: i32) -> Fd {
+    found(fd).map_or_else(Fd::Failed, of_open_note)
+}
+
+/// The note of a descriptor: the known one, or what is found out now.
+fn found(fd: i32) -> Result<u64, i64> {
     if fd < 0 {
-        return Fd::Kernels;
+        return Ok(0);
     }
     if !may_note() {
-        return ask(fd).map_or_else(Fd::Failed, of_note);
+        return ask(fd);
     }
-    let Some(note) = note_of(fd) else { return ask(fd).map_or_else(Fd::Failed, of_note) };
+    let Some(note) = note_of(fd) else { return ask(fd) };
     let known = note.load(SeqCst);
     if known & 1 == 1 {
-        return of_note(known);
+        return Ok(known);
     }
-    match ask(fd) {
-        Ok(answer) => {
-            if answer & 1 == 1 {
-                let _ = note.compare_exchange(known, answer, SeqCst, SeqCst);
-            }
-            of_note(answer)
-        }
-        Err(failed) => Fd::Failed(failed),
+    let answer = ask(fd)?;
+    if answer & 1 == 1 {
+        let _ = note.compare_exchange(known, answer, SeqCst, SeqCst);
+    }
+    Ok(answer)
+}
+
+fn of_open_note(note: u64) -> Fd {
+    match of_note(note) {
+        Fd::Ours(_) if note & PLACE != 0 => Fd::Failed(error(libc::EBADF)),
+        fd => fd,
     }
 }
 
@@ -93,17 +109,23 @@ fn ask(fd: i32) -> Result<u64, i64> {
         session.ask(Request { op: Op::Identify as u32, a: stat.st_ino, c: stat.st_dev, ..Request::default() }, &[])?;
     match reply.result {
         0 => Ok(reply.desc << 3 | WRITABLE | 1),
+        1 => Ok(reply.desc << 3 | PLACE | 1),
         failed if failed == error(libc::ENOENT) => Ok(NOT_OURS),
         failed => Err(failed),
     }
 }
 
-/// Notes a descriptor that the agent has just given.
-pub fn note(fd: i32, desc: u64, writable: bool) {
+/// Notes a descriptor that the agent has just given, opened with these flags.
+pub fn note(fd: i32, desc: u64, flags: i32) {
     if may_note()
         && let Some(note) = note_of(fd)
     {
-        note.store(desc << 3 | if writable { WRITABLE } else { 0 } | 1, SeqCst);
+        let of_flags = match () {
+            () if flags & libc::O_PATH != 0 => PLACE,
+            () if flags & libc::O_ACCMODE != libc::O_RDONLY => WRITABLE,
+            () => 0,
+        };
+        note.store(desc << 3 | of_flags | 1, SeqCst);
     }
 }
 
@@ -178,4 +200,22 @@ pub fn argument(argument: u64) -> i32 {
 /// Takes the close-on-exec flag from a descriptor.
 pub fn keep_over_exec(fd: i32) {
     host::call(libc::SYS_fcntl, fd as u64, libc::F_SETFD as u64, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_no_open_file() {
+        for (note, is, is_open) in [
+            (NOT_OURS, Fd::Kernels, Fd::Kernels),
+            (0, Fd::Kernels, Fd::Kernels),
+            (7 << 3 | 1, Fd::Ours(7), Fd::Ours(7)),
+            (7 << 3 | WRITABLE | 1, Fd::Ours(7), Fd::Ours(7)),
+            (7 << 3 | PLACE | 1, Fd::Ours(7), Fd::Failed(error(libc::EBADF))),
+        ] {
+            assert_eq!((of_note(note), of_open_note(note)), (is, is_open));
+        }
+    }
 }

@@ -18,7 +18,7 @@ type Action = [u64; 4];
 
 /// flock(2).
 pub fn flock(args: Args) -> i64 {
-    let desc = match fds::of(argument(args[0])) {
+    let desc = match fds::of_open(argument(args[0])) {
         Fd::Kernels => return raw(libc::SYS_flock, args),
         Fd::Failed(failed) => return failed,
         Fd::Ours(desc) => desc,

@@ -47,7 +47,7 @@ pub fn mmap(args: Args) -> i64 {
     if flags as i32 & libc::MAP_ANONYMOUS != 0 {
         return raw(libc::SYS_mmap, args);
     }
-    let desc = match fds::of(argument(fd)) {
+    let desc = match fds::of_open(argument(fd)) {
         Fd::Kernels => return raw(libc::SYS_mmap, args),
         Fd::Failed(failed) => return failed,
         Fd::Ours(desc) => desc,

@@ -102,7 +102,7 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
             if flags as i32 & libc::O_CLOEXEC == 0 {
                 fds::keep_over_exec(fd);
             }
-            fds::note(fd, reply.desc, flags as i32 & libc::O_ACCMODE != libc::O_RDONLY);
+            fds::note(fd, reply.desc, flags as i32);
             i64::from(fd)
         }
         Ok((reply, fd)) => {

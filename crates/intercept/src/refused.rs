@@ -18,7 +18,7 @@ pub fn splice(number: i64, args: Args) -> i64 {
 
 /// epoll_ctl(2): EPERM, as for every regular file.
 pub fn epoll_ctl(args: Args) -> i64 {
-    match fds::of(argument(args[2])) {
+    match fds::of_open(argument(args[2])) {
         Fd::Ours(_) if args[1] as i32 == libc::EPOLL_CTL_ADD => error(libc::EPERM),
         Fd::Failed(failed) => failed,
         _ => raw(libc::SYS_epoll_ctl, args),

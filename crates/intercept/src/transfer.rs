@@ -76,7 +76,7 @@ fn offset(at: u64) -> Result<u64, i64> {
 }
 
 fn end(fd: u64) -> Result<End, i64> {
-    match fds::of(argument(fd)) {
+    match fds::of_open(argument(fd)) {
         Fd::Kernels => Ok(End::Kernels(argument(fd))),
         Fd::Ours(desc) => Ok(End::Ours(desc)),
         Fd::Failed(failed) => Err(failed),

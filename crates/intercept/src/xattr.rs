@@ -19,7 +19,7 @@ pub fn handle(number: i64, args: Args) -> i64 {
         !matches!(number, libc::SYS_lsetxattr | libc::SYS_lgetxattr | libc::SYS_llistxattr | libc::SYS_lremovexattr);
     match number {
         libc::SYS_fsetxattr | libc::SYS_fgetxattr | libc::SYS_flistxattr | libc::SYS_fremovexattr => {
-            match fds::of(argument(args[0])) {
+            match fds::of_open(argument(args[0])) {
                 Fd::Kernels => raw(number, args),
                 Fd::Failed(failed) => failed,
                 Fd::Ours(desc) => Session::begin()

@@ -86,3 +86,47 @@ print(sorted(os.listdir('.')), found.st_size, found.st_nlink, found.st_mtime)
 ",
     );
 }
+
+/// `fchmod` and the like changed the file of a descriptor that was opened with `O_PATH`.
+#[test]
+fn a_descriptor_of_o_path_is_no_open_file() {
+    says_the_same(
+        "a_descriptor_of_o_path_is_no_open_file",
+        r"
+os.utime('u', (1, 1)); os.chmod('u', 0o640)
+def look(name, f):
+    buffer, times = ctypes.create_string_buffer(4096), struct.pack('4q', 5, 0, 5, 0)
+    calls = {
+        'fchmod': (91, f, 0o777), 'fchown': (93, f, 1, 1), 'futimens': (280, f, 0, times, 0), 'futimesat': (261, f, 0, 0),
+        'fsetxattr': (190, f, b'user.a', b'x', 1, 0), 'fgetxattr': (193, f, b'user.a', buffer, 9), 'flistxattr': (196, f, buffer, 99),
+        'fremovexattr': (199, f, b'user.a'), 'read': (0, f, buffer, 1), 'write': (1, f, buffer, 1), 'lseek': (8, f, 0, 0),
+        'ftruncate': (77, f, 0), 'fsync': (74, f), 'fdatasync': (75, f), 'syncfs': (306, f), 'fallocate': (285, f, 0, 0, 1),
+        'fadvise': (221, f, 0, 0, 0), 'readahead': (187, f, 0, 10), 'sync_file_range': (277, f, 0, 1, 0), 'flock': (73, f, 2),
+        'getdents': (217, f, buffer, 4096), 'FIONREAD': (16, f, 0x541b, buffer), 'FIOCLEX': (16, f, 0x5451),
+        'F_SETFL': (72, f, 4, 0o2000), 'F_GETFL': (72, f, 3), 'F_GETFD': (72, f, 1), 'F_GETOWN': (72, f, 9), 'F_GETLEASE': (72, f, 1025),
+        'F_SETLK': (72, f, 6, struct.pack('hhqqi', 1, 0, 0, 0, 0)), 'F_OFD_SETLK': (72, f, 37, struct.pack('hhqqi', 1, 0, 0, 0, 0)),
+        'sendfile': (40, f, os.open('u', os.O_RDONLY), 0, 1), 'copy_file_range': (326, f, 0, os.open('u', os.O_RDWR), 0, 1, 0),
+        'mmap': (9, 0, 4096, 1, 2, f, 0),
+    }
+    for what, args in calls.items():
+        say(f'{name} {what}', lambda: call(*args) if not what.startswith('F_GETF') else call(*args) & 0o2010001)
+def both(name, f):
+    look(name, f)
+    look(name + ' copied', os.dup(f))
+    if os.fork() == 0:
+        look(name + ' of a child', f)
+        os._exit(0)
+    print(os.wait()[1])
+both('file', os.open('u', os.O_PATH))
+both('directory', os.open('.', os.O_PATH))
+print(sorted(os.listdir('.')), oct(os.stat('u').st_mode), os.stat('u').st_uid, os.stat('u').st_mtime, os.listxattr('u'))
+# What it serves for.
+d, f = os.open('.', os.O_PATH), os.open('u', os.O_PATH)
+print(os.fstat(f).st_size, os.stat('u', dir_fd=d).st_size, os.fchdir(d), os.read(os.open('u', os.O_RDONLY, dir_fd=d), 3))
+say('fchownat', lambda: call(260, f, b'', 7, 8, 0x1000))
+say('utimensat', lambda: call(280, f, b'', struct.pack('4q', 5, 0, 6, 0), 0x1000))
+say('linkat', lambda: call(265, f, b'', d, b'l', 0x1000))
+print(sorted(os.listdir('.')), os.stat('u').st_uid, os.stat('u').st_mtime)
+",
+    );
+}
