@@ -145,7 +145,7 @@ pub fn handle(number: i64, args: Args) -> i64 {
             crate::report_end();
             raw(number, args)
         }
-        libc::SYS_io_uring_setup => error(libc::ENOSYS),
+        libc::SYS_io_uring_setup | libc::SYS_io_setup => error(libc::ENOSYS),
         libc::SYS_inotify_add_watch
         | libc::SYS_chroot
         | libc::SYS_pivot_root

@@ -16,6 +16,17 @@ pub fn splice(number: i64, args: Args) -> i64 {
     if ours(args[0]) || number != libc::SYS_vmsplice && ours(second) { error(libc::EINVAL) } else { raw(number, args) }
 }
 
+/// io_setup(2) of libaio, which has system calls of its own: ENOSYS, as of libc's syscall(2). The loader finds this one first.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+pub extern "C" fn io_setup(events: u32, context: u64) -> i32 {
+    if crate::settings::AT.get().is_empty() {
+        // The program does not see the volume.
+        return host::call(libc::SYS_io_setup, u64::from(events), context, 0) as i32;
+    }
+    error(libc::ENOSYS) as i32
+}
+
 /// epoll_ctl(2): EPERM, as for every regular file.
 pub fn epoll_ctl(args: Args) -> i64 {
     match fds::of_open(argument(args[2])) {

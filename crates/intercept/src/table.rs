@@ -124,6 +124,7 @@ const OTHERS: &[i64] = &[
     libc::SYS_msync,
     libc::SYS_exit_group,
     libc::SYS_io_uring_setup,
+    libc::SYS_io_setup,
     libc::SYS_inotify_add_watch,
     libc::SYS_mknod,
     libc::SYS_mknodat,

@@ -1,6 +1,7 @@
 //! Calls that the kernel refuses or cuts: a program finds the same in the volume and on the local file system.
 
-use super::{through, volume};
+use super::{SYMBOLS, through, volume};
+use aze_tests::{Ran, run};
 use std::fs;
 use std::process::Command;
 
@@ -129,4 +130,43 @@ say('linkat', lambda: call(265, f, b'', d, b'l', 0x1000))
 print(sorted(os.listdir('.')), os.stat('u').st_uid, os.stat('u').st_mtime)
 ",
     );
+}
+
+/// io_setup(2) succeeded, and io_submit(2) failed with EBADF. libaio makes system calls of its own.
+#[test]
+fn linux_aio_is_refused_before_a_program_relies_on_it() {
+    let Some((place, _)) = volume("linux_aio_is_refused_before_a_program_relies_on_it") else { return };
+    let (program, library, source) = (place.path("asks"), place.path("libasks.so"), place.path("asks.c"));
+    fs::write(
+        &source,
+        r#"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int io_setup(unsigned int events, void **context);
+#ifdef LIBRARY
+int io_setup(unsigned int events, void **context) { (void)events, (void)context; return 0; }
+#else
+int main(void) {
+    void *context = 0;
+    long made = syscall(SYS_io_setup, 4, &context);
+    return printf("%d %d\n", made < 0 ? errno : 0, -io_setup(4, &context)) < 0;
+}
+#endif
+"#,
+    )
+    .expect("a program");
+    let cc = || {
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-Wall", "-Wextra", "-Werror"]).arg(&source);
+        cc
+    };
+    run(cc().args(["-shared", "-fPIC", "-DLIBRARY", "-o"]).arg(&library));
+    run(cc().arg("-o").arg(&program).arg(&library));
+    for way in [("AZE_INTERCEPT", ""), SYMBOLS] {
+        let mut command = place.command(&through("intercept", program.to_str().expect("UTF-8")));
+        let ran: Ran = command.env(way.0, way.1).output().expect("it starts").into();
+        assert_eq!(ran.ok().out, format!("{0} {0}\n", libc::ENOSYS), "{way:?}");
+    }
 }
