@@ -3,6 +3,7 @@
 use crate::channel::Session;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
+use crate::limits;
 use crate::place::{self, PathCall, Target};
 use crate::stat::{NO_FOLLOW, is_itself, of_itself};
 use crate::table::SYS_FCHMODAT2;
@@ -28,7 +29,11 @@ pub fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_truncate if args[1] > i64::MAX as u64 => error(libc::EINVAL),
         libc::SYS_truncate => {
             let request = Request { op: Op::Truncate as u32, len: args[1], ..Request::default() };
-            by_path(number, args, None, 0, request, &[])
+            let call = PathCall { number, args, dir: None, path: 0, follows: true };
+            place::run(&call, |session, target| match limits::may_be(session, target, args[1]) {
+                Ok(()) => ask(session, target, request, &[]),
+                Err(failed) => failed,
+            })
         }
         libc::SYS_chmod => by_path(number, args, None, 0, chmod(args[1]), &[]),
         libc::SYS_fchmod => by_fd(number, args, chmod(args[1])),

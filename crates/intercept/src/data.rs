@@ -8,6 +8,7 @@ use crate::descriptors::{ask, offset};
 use crate::dispatch::AS_IT_WAS;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
+use crate::limits;
 use crate::shared;
 use crate::vectors::Vectors;
 use aze_calls::{Op, POSITION, Request, WINDOW_BYTES};
@@ -40,7 +41,10 @@ pub fn handle(number: i64, args: Args) -> i64 {
             .unwrap_or_else(|| ask(Request { offset: args[1], a: args[2] & 0xffff_ffff, ..simple(Op::Seek) })),
         libc::SYS_getdents | libc::SYS_getdents64 => read_directory(number, desc, args),
         libc::SYS_ftruncate if args[1] > i64::MAX as u64 => error(libc::EINVAL),
-        libc::SYS_ftruncate => ask(Request { len: args[1], ..simple(Op::TruncateOpen) }),
+        libc::SYS_ftruncate => match limits::may_be_open(desc, args[1]) {
+            Ok(()) => ask(Request { len: args[1], ..simple(Op::TruncateOpen) }),
+            Err(failed) => failed,
+        },
         libc::SYS_fsync => ask(simple(Op::Sync)),
         libc::SYS_sync_file_range if !is_range(args[1], args[2]) || args[3] as u32 & !SYNC_FLAGS != 0 => {
             error(libc::EINVAL)
@@ -50,7 +54,13 @@ pub fn handle(number: i64, args: Args) -> i64 {
             error(libc::EINVAL)
         }
         libc::SYS_fallocate => {
-            ask(Request { offset: args[2], len: args[3], a: args[1] & 0xffff_ffff, ..simple(Op::Allocate) })
+            let mode = args[1] as i32;
+            if matches!(mode, 0 | libc::FALLOC_FL_ZERO_RANGE)
+                && let Err(failed) = limits::may_be_open(desc, args[2].saturating_add(args[3]))
+            {
+                return failed;
+            }
+            ask(Request { offset: args[2], len: args[3], a: u64::from(mode as u32), ..simple(Op::Allocate) })
         }
         libc::SYS_fadvise64
             if args[2] > i64::MAX as u64 || !(0..=libc::POSIX_FADV_NOREUSE).contains(&(args[3] as i32)) =>
@@ -128,6 +138,7 @@ fn read(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) -> Res
 fn write(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) -> Result<i64, i64> {
     let mut done = 0u64;
     session.connect()?;
+    vectors.cut(limits::room(session, desc, at, vectors.left())?);
     loop {
         let len = vectors.left().min(WINDOW_BYTES as u64);
         vectors.take(session.window(), len);

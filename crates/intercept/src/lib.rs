@@ -27,6 +27,7 @@ mod exec;
 mod fds;
 mod flags;
 mod host;
+mod limits;
 mod locks;
 mod lookup;
 mod mailbox;

@@ -4,6 +4,7 @@ use crate::channel::Session;
 use crate::descriptors::ask;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
+use crate::limits;
 use aze_calls::{Op, POSITION, Request, WINDOW_BYTES};
 
 /// Largest length of one call, as in the kernel.
@@ -57,6 +58,10 @@ pub fn sendfile(args: Args) -> i64 {
             if done == 0 && written < 0 {
                 return written;
             }
+            if let End::Ours(desc) = out {
+                // The kernel tries the rest, too, which is beyond a limit.
+                let _ = limits::room(&mut session, desc, POSITION, 1);
+            }
             break;
         }
     }
@@ -105,10 +110,12 @@ fn write(session: &mut Session, out: End, len: u64) -> i64 {
     let mut done = 0;
     while done < len {
         let result = match out {
-            End::Ours(desc) => {
-                let request = Request { op: Op::Write as u32, desc, offset: POSITION, len, ..Request::default() };
-                session.ask(request, &[]).map_or_else(|failed| failed, |reply| reply.result)
-            }
+            End::Ours(desc) => limits::room(session, desc, POSITION, len)
+                .and_then(|len| {
+                    let request = Request { op: Op::Write as u32, desc, offset: POSITION, len, ..Request::default() };
+                    session.ask(request, &[])
+                })
+                .map_or_else(|failed| failed, |reply| reply.result),
             End::Kernels(fd) => {
                 let from = session.window() + done;
                 session.with_signals(|| call(libc::SYS_write, fd as u64, from, len - done))
@@ -155,6 +162,11 @@ pub fn copy_file_range(args: Args) -> i64 {
         (Err(failed), _) | (_, Err(failed)) => return failed,
     };
     let len = args[4].min(TRANSFER_BYTES_MAX);
+    let room = Session::begin().and_then(|mut session| limits::room(&mut session, to, target, len));
+    let len = match room {
+        Ok(room) => room,
+        Err(failed) => return failed,
+    };
     let request =
         Request { op: Op::Copy as u32, desc: from, offset: source, len, a: to, b: target, ..Request::default() };
     let copied = ask(request);

@@ -56,6 +56,11 @@ impl Vectors {
         self.left
     }
 
+    /// Leaves out what comes after so many bytes.
+    pub fn cut(&mut self, bytes: u64) {
+        self.left = self.left.min(bytes);
+    }
+
     /// Copies `bytes` from `from` to the parts.
     pub fn put(&mut self, from: u64, bytes: u64) {
         self.each(bytes, |at, done, count| host::copy(at, from + done, count as usize));
@@ -110,6 +115,10 @@ mod tests {
         back.take(window.as_mut_ptr() as u64, 5);
         back.take(window[5..].as_mut_ptr() as u64, 4);
         assert_eq!(&window, b"abcdefg\0\0");
+        let mut cut = Vectors::many(array.as_ptr() as u64, 6).expect("parts");
+        cut.cut(4);
+        cut.take(window.as_mut_ptr() as u64, 9);
+        assert_eq!((cut.left(), &window[..4]), (0, &b"abcd"[..]));
     }
 
     #[test]

@@ -170,3 +170,56 @@ int main(void) {
         assert_eq!(ran.ok().out, format!("{0} {0}\n", libc::ENOSYS), "{way:?}");
     }
 }
+
+/// `ulimit -f` was ignored.
+#[test]
+fn the_limit_on_the_length_of_files_holds() {
+    says_the_same(
+        "the_limit_on_the_length_of_files_holds",
+        r"
+import subprocess, threading
+came = []
+signal.signal(signal.SIGXFSZ, lambda *_: came.append(threading.get_native_id() == os.getpid()))
+make('other', 3000)
+fd, source = os.open('f', os.O_RDWR | os.O_CREAT), os.open('other', os.O_RDONLY)
+more = os.open('f', os.O_WRONLY | os.O_APPEND)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+def limited(what, act):
+    say(what, act)
+    print(came, os.fstat(fd).st_size, os.lseek(fd, 0, 1))
+    came.clear()
+x = b'x' * 3000
+limited('write', lambda: os.write(fd, x[:900]))
+for _ in range(2): limited('write over it', lambda: os.write(fd, x[:300]))
+limited('nothing', lambda: os.write(fd, b''))
+limited('pwrite', lambda: os.pwrite(fd, x[:10], 995))
+limited('pwrite beyond', lambda: os.pwrite(fd, x[:10], 5000))
+os.lseek(fd, 990, 0)
+for _ in range(2): limited('writev', lambda: os.writev(fd, [x[:5], x[:50]]))
+limited('pwritev', lambda: os.pwritev(fd, [x[:5], x[:50]], 998))
+limited('read only', lambda: os.write(source, x))
+limited('ftruncate to it', lambda: os.ftruncate(fd, 1000))
+limited('ftruncate', lambda: os.ftruncate(fd, 1001))
+limited('ftruncate, read only', lambda: os.ftruncate(source, 5001))
+limited('truncate', lambda: os.truncate('f', 2000))
+limited('truncate, nothing there', lambda: os.truncate('none', 2000))
+limited('a long file made shorter', lambda: os.truncate('other', 2500))
+for mode in (0, 1, 0x10, 0x11): limited(f'fallocate {mode}', lambda: call(285, fd, mode, 0, 2000))
+limited('copy_file_range', lambda: os.copy_file_range(source, fd, 100, 0, 990))
+limited('copy_file_range beyond', lambda: os.copy_file_range(source, fd, 100, 0, 1000))
+os.lseek(fd, 995, 0)
+for _ in range(2): limited('sendfile', lambda: os.sendfile(fd, source, 0, 100))
+os.ftruncate(fd, 990)
+for at in (None, 3, 3): limited('append', lambda: os.write(more, x[:6]) if at is None else os.pwrite(more, x[:6], at))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+print(subprocess.run(['bash', '-c', 'ulimit -c 0 -f 1; head -c 100000 /dev/zero > lim'], stderr=subprocess.DEVNULL).returncode, os.stat('lim').st_size)
+for act in (lambda: os.write(more, x), lambda: os.truncate('f', 1001)):
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        act()
+        os._exit(0)
+    print(os.waitpid(pid, 0)[1])
+",
+    );
+}
