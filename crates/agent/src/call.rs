@@ -63,6 +63,17 @@ impl Below<'_> {
         !is_root && (self.path.ends_with(b"/") || self.ends_in_dot())
     }
 
+    /// It ends in `/`, and is not the root.
+    pub fn ends_in_slash(&self) -> bool {
+        !self.is_root() && self.path.ends_with(b"/")
+    }
+
+    /// The same without slashes at its end: the name, and not what a symbolic link of this name leads to.
+    pub fn without_slash(&self) -> Below<'_> {
+        let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(self.path.len(), |at| at + 1);
+        Below { base: self.base.clone(), path: &self.path[..end] }
+    }
+
     /// Its last component is `.`.
     pub fn ends_in_dot(&self) -> bool {
         last_component(self.path) == b"."
@@ -302,6 +313,8 @@ mod tests {
         for (path, last, wants_dir) in cases {
             let below = Below { base: None, path: path.as_bytes() };
             assert_eq!((last_component(path.as_bytes()), below.wants_dir()), (last.as_bytes(), wants_dir), "{path}");
+            let bare = below.without_slash();
+            assert_eq!((bare.ends_in_slash(), last_component(bare.path)), (false, last.as_bytes()), "{path}");
         }
     }
 }

@@ -350,10 +350,14 @@ impl Call<'_> {
     /// unlink(2).
     pub fn unlink(&self) -> Result<Answer> {
         let below = self.below(self.request.desc, self.bytes)?;
-        if below.is_root() || below.wants_dir() || below.ends_in_dots() {
-            // It fails in any case; the kind of file decides how.
+        if below.is_root() || below.ends_in_dot() || below.ends_in_dots() {
             self.resolve(&below, true)?;
             return Err(errno(libc::EISDIR));
+        }
+        if below.ends_in_slash() {
+            // It fails in any case; the kind of file decides how. A link is none that is followed.
+            let is_dir = self.resolve(&below.without_slash(), false)?.kind == FileKind::Directory;
+            return Err(errno(if is_dir { libc::EISDIR } else { libc::ENOTDIR }));
         }
         let (note, client, who) = (WayNote::default(), self.agent.client(), self.agent.who());
         self.walk(&below, &note, |way| client.unlink_path(who, way))?;
@@ -373,7 +377,8 @@ impl Call<'_> {
         }
         let (client, who) = (self.agent.client(), self.agent.who());
         if from.wants_dir() || to.wants_dir() {
-            let attr = self.resolve(&from, false)?;
+            // A symbolic link to a directory is none.
+            let attr = self.resolve(&from.without_slash(), false)?;
             if attr.kind != FileKind::Directory {
                 return Err(errno(libc::ENOTDIR));
             }

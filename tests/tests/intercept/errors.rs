@@ -223,3 +223,36 @@ for act in (lambda: os.write(more, x), lambda: os.truncate('f', 1001)):
 ",
     );
 }
+
+/// A symbolic link to a directory was renamed by its name with a slash.
+#[test]
+fn a_slash_at_the_end_of_a_name_asks_for_a_directory() {
+    says_the_same(
+        "a_slash_at_the_end_of_a_name_asks_for_a_directory",
+        r"
+os.mkdir('d'); os.mkdir('e'); os.symlink('d', 's'); os.symlink('none', 'dangling'); os.symlink('/etc', 'out')
+os.symlink('u', 'to_file')
+names = ('u', 'd', 's', 'dangling', 'out', 'to_file', 'none')
+for name in names:
+    path = name + '/'
+    say('unlink ' + path, lambda: os.unlink(path))
+    say('rename to ' + path, lambda: os.rename('u', path))
+    if name != 'd':
+        say('rename ' + path, lambda: os.rename(path, 'new'))
+        say('rename both ' + path, lambda: os.rename(path, 'new/'))
+        say('rmdir ' + path, lambda: os.rmdir(path))
+    if name != 'none': say('mkdir ' + path, lambda: os.mkdir(path))
+    if name != 'out': say('link ' + path, lambda: os.link(path, 'new'))
+    say('stat ' + path, lambda: os.stat(path) and 'there')
+    say('lstat ' + path, lambda: os.lstat(path) and 'there')
+    say('readlink ' + path, lambda: os.readlink(path))
+    say('open ' + path, lambda: os.open(path, os.O_RDONLY) and 'opened')
+    say('truncate ' + path, lambda: os.truncate(path, 1))
+    print(sorted(os.listdir('.')))
+say('rename', lambda: os.rename('d/', 'f/'))
+say('rename over', lambda: os.rename('f/', 'e'))
+say('rmdir', lambda: os.rmdir('e/'))
+print(sorted(os.listdir('.')))
+",
+    );
+}
