@@ -274,15 +274,20 @@ impl Call<'_> {
     /// copy_file_range(2).
     pub fn copy(&self) -> Result<Answer> {
         let (from, to) = (self.description()?, self.agent.descriptions.get(self.request.a)?);
+        if [&from, &to].iter().any(|one| matches!(one.kind, Kind::Directory(..))) {
+            return Err(errno(libc::EISDIR));
+        }
         let (source, target) = (from.for_reading()?, to.for_writing()?);
         if to.flags() & libc::O_APPEND != 0 {
             return Err(errno(libc::EBADF));
         }
-        let len = self.request.len.min(COPY_BYTES_MAX);
+        let mut len = self.request.len.min(COPY_BYTES_MAX);
         let is_one = from.number == to.number;
         if is_one && self.request.offset == POSITION && self.request.b == POSITION {
             // One position for both: the ranges are the same.
-            return if len == 0 { Ok(Answer::of(0)) } else { Err(errno(libc::EINVAL)) };
+            let at = From::of(&from, POSITION)?.at;
+            let is_empty = len == 0 || self.attr_of(&from)?.size <= at;
+            return if is_empty { Ok(Answer::of(0)) } else { Err(errno(libc::EINVAL)) };
         }
         // Every call takes the locks of two positions in the same order.
         let (mut reading, mut writing);
@@ -295,8 +300,12 @@ impl Call<'_> {
         }
         let (from_at, to_at) = (reading.at, writing.at);
         self.stored_is_written(from.ino);
-        if from.ino == to.ino && from_at < to_at.saturating_add(len) && to_at < from_at.saturating_add(len) {
-            return Err(errno(libc::EINVAL));
+        if from.ino == to.ino {
+            // What lies behind the file's end is not copied, and overlaps with nothing.
+            len = len.min(self.attr_of(&from)?.size.saturating_sub(from_at));
+            if len > 0 && from_at < to_at.saturating_add(len) && to_at < from_at.saturating_add(len) {
+                return Err(errno(libc::EINVAL));
+            }
         }
         let mut buffer = vec![0; usize::try_from(len).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES)];
         let done = self.agent.mapped.changing(self.agent, to.ino, || {

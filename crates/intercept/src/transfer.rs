@@ -1,6 +1,6 @@
 //! Copies between descriptors that the kernel would make.
 
-use crate::channel::Session;
+use crate::channel::{self, Session};
 use crate::descriptors::ask;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
@@ -36,13 +36,17 @@ pub fn sendfile(args: Args) -> i64 {
         Ok(at) => at,
         Err(failed) => return failed,
     };
+    if let Err(failed) = may_be_target(&mut session, out) {
+        return failed;
+    }
     let mut done = 0u64;
     while done < count {
         let len = (count - done).min(WINDOW_BYTES as u64);
         let read = read(&mut session, from, at, len);
         if read <= 0 {
             if done == 0 && read < 0 {
-                return read;
+                // A directory is no source of bytes.
+                return if read == error(libc::EISDIR) { error(libc::EINVAL) } else { read };
             }
             break;
         }
@@ -86,6 +90,25 @@ fn end(fd: u64) -> Result<End, i64> {
         Fd::Ours(desc) => Ok(End::Ours(desc)),
         Fd::Failed(failed) => Err(failed),
     }
+}
+
+/// Whether sendfile(2) may write there: EBADF if it is not open for writing, EINVAL if each write goes to its end.
+fn may_be_target(session: &mut Session, out: End) -> Result<(), i64> {
+    let flags = match out {
+        End::Kernels(fd) => flags_of(fd),
+        End::Ours(desc) => session.ask(Request { op: Op::GetFlags as u32, desc, ..Request::default() }, &[])?.result,
+    };
+    match flags as i32 {
+        _ if flags < 0 => Err(flags),
+        flags if flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_RDONLY => Err(error(libc::EBADF)),
+        flags if flags & libc::O_APPEND != 0 => Err(error(libc::EINVAL)),
+        _ => Ok(()),
+    }
+}
+
+/// The flags of a descriptor of the kernel's; EBADF if it is closed, or this library's.
+fn flags_of(fd: i32) -> i64 {
+    if channel::is_hidden(fd) { error(libc::EBADF) } else { call(libc::SYS_fcntl, fd as u64, libc::F_GETFL as u64, 0) }
 }
 
 /// Reads into the window.
@@ -152,7 +175,10 @@ pub fn copy_file_range(args: Args) -> i64 {
         (Ok(End::Kernels(_)), Ok(End::Kernels(_))) => return raw(libc::SYS_copy_file_range, args),
         (Ok(End::Ours(from)), Ok(End::Ours(to))) => (from, to),
         (Err(failed), _) | (_, Err(failed)) => return failed,
-        _ => return error(libc::EXDEV),
+        (_, Ok(End::Kernels(fd))) | (Ok(End::Kernels(fd)), _) => {
+            let flags = flags_of(fd);
+            return if flags < 0 { flags } else { error(libc::EXDEV) };
+        }
     };
     if args[5] as u32 != 0 {
         return error(libc::EINVAL);

@@ -256,3 +256,39 @@ print(sorted(os.listdir('.')))
 ",
     );
 }
+
+/// A copy within one file was EINVAL because of bytes behind its end.
+#[test]
+fn copies_between_descriptors_are_cut_and_refused_as_by_the_kernel() {
+    says_the_same(
+        "copies_between_descriptors_are_cut_and_refused_as_by_the_kernel",
+        r"
+make('f', 3000); make('e', 0)
+f, d, only, empty = os.open('f', os.O_RDWR), os.open('.', os.O_RDONLY), os.open('f', os.O_RDONLY), os.open('e', os.O_RDWR)
+more, to, pipe = os.open('e', os.O_WRONLY | os.O_APPEND), os.open('e', os.O_WRONLY), os.pipe()
+def look(): print(os.fstat(f).st_size, os.lseek(f, 0, 1), os.fstat(empty).st_size, os.lseek(empty, 0, 1))
+for at, target, count in ((0, 3000, 1 << 20), (0, 100, 200), (5999, 0, 500), (6000, 6000, 10), (9000, 0, 10), (0, 0, 0), (100, 100, 5)):
+    say(f'within {at} {target} {count}', lambda: os.copy_file_range(f, f, count, at, target))
+    look()
+os.lseek(f, 0, 2)
+say('one position, at the end', lambda: os.copy_file_range(f, f, 10))
+os.lseek(f, 0, 0)
+say('one position', lambda: os.copy_file_range(f, f, 10))
+say('by another descriptor', lambda: os.copy_file_range(only, f, 1 << 20, 0, 6000))
+look()
+ends = {'itself': f, 'closed': 99, 'read only': only, 'directory': d, 'append': more, 'write only': to, 'empty': empty}
+for name, end in ends.items():
+    say('to ' + name, lambda: os.copy_file_range(only, end, 10, 0, 20000))
+    say('from ' + name, lambda: os.copy_file_range(end, empty, 10, 0, 20000))
+    for count in (10, 0):
+        os.lseek(only, 0, 0)
+        say(f'sendfile to {name} {count}', lambda: os.sendfile(end, only, None, count))
+        os.lseek(only, 0, 2)
+        say(f'sendfile of nothing to {name} {count}', lambda: os.sendfile(end, only, None, count))
+    say('sendfile from ' + name, lambda: os.sendfile(pipe[1], end, 0, 10))
+    look()
+say('sendfile to a reading end', lambda: os.sendfile(pipe[0], f, 0, 10))
+say('sendfile at -1', lambda: os.sendfile(empty, f, -1, 10))
+",
+    );
+}
