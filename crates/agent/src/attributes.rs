@@ -19,6 +19,12 @@ const LIST: &[u8] = b"system.posix_acl_access";
 const LIST_HEAD_BYTES: usize = 4;
 const LIST_ENTRY_BYTES: usize = 8;
 
+/// A namespace without a name in it.
+const NO_NAME: &[u8] = b"user.";
+
+/// What no attribute can be: there already, and new.
+const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+
 /// Longest name of an extended attribute, in bytes (xattr(7)).
 const XATTR_NAME_BYTES_MAX: usize = 255;
 
@@ -94,12 +100,13 @@ impl Call<'_> {
     /// utimensat(2).
     pub fn set_times(&self) -> Result<Answer> {
         let (times, path) = sys::take::<[libc::timespec; 2]>(self.bytes).ok_or(errno(libc::EINVAL))?;
-        let [atime, mtime] = [time_of(&times[0])?, time_of(&times[1])?];
-        if (atime, mtime) == (None, None) {
+        let [atime, mtime] = [time_of(&times[0]), time_of(&times[1])];
+        if let (Ok(None), Ok(None)) = (&atime, &mtime) {
             // Linux does not even look whether the file is there.
             return Ok(Answer::default());
         }
         let (ino, _) = self.target(path)?;
+        let (atime, mtime) = (atime?, mtime?);
         self.change(ino, &Change { atime, mtime, ..Change::default() })
     }
 
@@ -157,10 +164,17 @@ impl Call<'_> {
         let how = match self.request.b as i32 {
             0 => XattrHow::Any,
             libc::XATTR_CREATE => XattrHow::Create,
-            libc::XATTR_REPLACE => XattrHow::Replace,
+            libc::XATTR_REPLACE | BOTH => XattrHow::Replace,
             _ => return Err(errno(libc::EINVAL)),
         };
         let (ino, _) = self.target(path)?;
+        if name == NO_NAME {
+            return Err(errno(libc::EINVAL));
+        }
+        if self.request.b as i32 == BOTH {
+            self.agent.wait(self.agent.client().get_xattr(self.agent.who(), ino, name))?;
+            return Err(errno(libc::EEXIST));
+        }
         let (name, agent, len) = (name.to_vec(), self.agent, self.window_len().map_err(|_| errno(libc::E2BIG))?);
         let value = self.window.bytes(len);
         agent.wait(agent.client().set_xattr(agent.who(), ino, &name, value, how))?;

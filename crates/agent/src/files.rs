@@ -19,6 +19,14 @@ use std::sync::Arc;
 /// Bytes that one copy_file_range(2) copies at most, so that it ends in time: programs go on with the rest.
 const COPY_BYTES_MAX: u64 = 32 << 20;
 
+/// Modes of fallocate(2) that Linux knows: it refuses others before it looks at the file.
+const ALLOCATE_MODES: i32 = libc::FALLOC_FL_KEEP_SIZE
+    | libc::FALLOC_FL_PUNCH_HOLE
+    | libc::FALLOC_FL_COLLAPSE_RANGE
+    | libc::FALLOC_FL_ZERO_RANGE
+    | libc::FALLOC_FL_INSERT_RANGE
+    | libc::FALLOC_FL_UNSHARE_RANGE;
+
 /// Bytes of an entry in a listing before its name: `d_name` of struct linux_dirent64.
 const DIRENT_BYTES: usize = 19;
 
@@ -31,6 +39,7 @@ impl Call<'_> {
         let agent = self.agent;
         self.stored_is_written(description.ino);
         let mut from = From::of(&description, self.request.offset)?;
+        from.check(len)?;
         let count = agent.wait(file.read_as_opened(from.at, self.window.bytes(len)))?;
         from.moved(count);
         Ok(Answer::of(count as u64))
@@ -46,6 +55,7 @@ impl Call<'_> {
         // Where Linux appends, it does so wherever pwrite(2) is told to write (its section BUGS).
         let flags = description.flags();
         let mut to = From::of(&description, self.request.offset)?;
+        to.check(len)?;
         if flags & libc::O_APPEND != 0 {
             if len > 0 {
                 to.at = agent.mapped.changing(agent, description.ino, || {
@@ -198,13 +208,17 @@ impl Call<'_> {
     /// fallocate(2).
     pub fn allocate(&self) -> Result<Answer> {
         let description = self.description()?;
-        let file = description.for_writing()?;
         let (offset, len) = (self.request.offset, self.request.len);
         if i64::try_from(offset).is_err() || i64::try_from(len).is_err() || len == 0 {
             return Err(errno(libc::EINVAL));
         }
         let mode = self.request.a as i32;
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let punches = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
+        if mode & !ALLOCATE_MODES != 0 || punches && (!keep_size || mode & libc::FALLOC_FL_ZERO_RANGE != 0) {
+            return Err(errno(libc::EOPNOTSUPP));
+        }
+        let file = description.for_writing()?;
         let room = match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => Room::Reserved,
             libc::FALLOC_FL_ZERO_RANGE => Room::Zeroed,
@@ -348,6 +362,12 @@ impl<'a> From<'a> {
         }
         i64::try_from(offset).map_err(|_| errno(libc::EINVAL))?;
         Ok(From { at: offset, position: None })
+    }
+
+    /// EINVAL if a call of so many bytes would end where no offset can be.
+    fn check(&self, bytes: usize) -> Result<()> {
+        let end = self.at.checked_add(bytes as u64).and_then(|end| i64::try_from(end).ok());
+        end.map(drop).ok_or(errno(libc::EINVAL))
     }
 
     fn moved(&mut self, bytes: usize) {

@@ -233,6 +233,9 @@ impl Call<'_> {
             return Err(errno(libc::EINVAL));
         }
         if below.wants_dir() {
+            if below.ends_in_dot() {
+                self.resolve(below, true)?;
+            }
             return Err(errno(libc::EISDIR));
         }
         let (note, client, who) = (WayNote::default(), self.agent.client(), self.agent.who());
@@ -372,8 +375,12 @@ impl Call<'_> {
         if !matches!(flags, 0 | libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) {
             return Err(errno(libc::EINVAL));
         }
-        if [&from, &to].iter().any(|path| path.is_root() || path.ends_in_dot() || path.ends_in_dots()) {
-            return Err(errno(libc::EBUSY));
+        let is_no_name = |path: &&Below<'_>| path.is_root() || path.ends_in_dot() || path.ends_in_dots();
+        if let Some(path) = [&from, &to].into_iter().find(is_no_name) {
+            return Err(match self.resolve(path, true) {
+                Err(Fault::Failed(error)) => error.into(),
+                _ => errno(libc::EBUSY),
+            });
         }
         let (client, who) = (self.agent.client(), self.agent.who());
         if from.wants_dir() || to.wants_dir() {
@@ -402,6 +409,7 @@ impl Call<'_> {
     pub fn link(&self) -> Result<Answer> {
         let (existing, new) = self.strings()?;
         let (client, who) = (self.agent.client(), self.agent.who());
+        let new = self.below(self.request.b, new)?;
         let (ino, kind) = match self.place(self.request.desc, existing)? {
             // A file without a name that is to get none.
             Place::Itself(description) if description.stays_unnamed => return Err(errno(libc::ENOENT)),
@@ -411,15 +419,21 @@ impl Call<'_> {
                 (attr.ino, attr.kind)
             }
         };
-        if kind == FileKind::Directory {
-            return Err(errno(libc::EPERM));
-        }
-        let new = self.below(self.request.b, new)?;
-        if new.wants_dir() {
-            let there = self.resolve(&new, true);
-            return Err(errno(if there.is_ok() { libc::EEXIST } else { libc::ENOENT }));
-        }
         let note = WayNote::default();
+        if kind == FileKind::Directory || new.wants_dir() {
+            // It fails in any case; the new name decides how.
+            return Err(match self.taken(&new) {
+                Fault::Leaves(path) => Fault::SecondLeaves(path),
+                Fault::Failed(error)
+                    if error.errno == libc::ENOENT && kind == FileKind::Directory && !new.wants_dir() =>
+                {
+                    let way = Way::below(new.dir(), new.path).seen_at(self.agent.at(), &note);
+                    unless_the_second_left(&note, self.agent.wait(client.resolve_parent(who, way)))?;
+                    errno(libc::EPERM)
+                }
+                fault => fault,
+            });
+        }
         let way = Way::below(new.dir(), new.path).seen_at(self.agent.at(), &note);
         let linked = self.agent.wait(async {
             let (dir, name) = match client.resolve_parent(who, way).await {
@@ -433,6 +447,11 @@ impl Call<'_> {
         Ok(Answer::default())
     }
 
+    /// Why a name cannot be made: EEXIST, or why it is not found.
+    fn taken(&self, new: &Below<'_>) -> Fault {
+        self.resolve(&new.without_slash(), false).map_or_else(|fault| fault, |_| errno(libc::EEXIST))
+    }
+
     /// symlinkat(2).
     pub fn symlink(&self) -> Result<Answer> {
         let (target, path) = self.strings()?;
@@ -444,8 +463,7 @@ impl Call<'_> {
         }
         let below = self.below(self.request.desc, path)?;
         if below.wants_dir() {
-            let there = self.resolve(&below, true);
-            return Err(errno(if there.is_ok() { libc::EEXIST } else { libc::ENOENT }));
+            return Err(self.taken(&below));
         }
         let new = NewFile { target: target.to_vec(), ..new_file(FileKind::Symlink, 0o777, 0) };
         self.make(&below, &new)

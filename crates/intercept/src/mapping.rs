@@ -62,6 +62,10 @@ pub fn mmap(args: Args) -> i64 {
         let mapped = shared(args, desc);
         // Without the right to write it may be a copy.
         let is_copy_enough = mapped == error(libc::EACCES) || mapped == error(libc::ENOMEM);
+        if mapped == error(libc::ENODEV) && protection as i32 & libc::PROT_WRITE != 0 {
+            // A directory is open for reading only, which the kernel sees first.
+            return error(libc::EACCES);
+        }
         if !is_copy_enough || protection as i32 & libc::PROT_WRITE != 0 {
             return mapped;
         }
@@ -74,6 +78,9 @@ fn copied(args: Args, desc: u64, is_shared: bool) -> i64 {
     let [at, length, protection, flags, _, offset] = args;
     let copy = match contents(desc, offset, length) {
         Ok(copy) => copy,
+        // It is open, but not for reading; or a directory.
+        Err(failed) if failed == error(libc::EBADF) => return error(libc::EACCES),
+        Err(failed) if failed == error(libc::EISDIR) => return error(libc::ENODEV),
         Err(failed) => return failed,
     };
     // A copy that is opened for reading only cannot be made writable by mprotect(2), which would be lost.

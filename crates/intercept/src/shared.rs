@@ -106,6 +106,9 @@ pub fn read(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) ->
         return None;
     }
     let (wanted, len) = (vectors.left(), u64::from(kept.len));
+    if at != POSITION && at.saturating_add(wanted) > i64::MAX as u64 {
+        return None;
+    }
     let end = |from: u64| from.saturating_add(wanted).min(len.max(from));
     let (from, to) = if at == POSITION {
         moved(word(position_at(desc))?, desc, |position| Some(end(position)))?

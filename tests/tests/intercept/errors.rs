@@ -292,3 +292,48 @@ say('sendfile at -1', lambda: os.sendfile(empty, f, -1, 10))
 ",
     );
 }
+
+/// Each of these had another errno.
+#[test]
+fn errors_have_the_number_that_the_kernel_gives() {
+    says_the_same(
+        "errors_have_the_number_that_the_kernel_gives",
+        r"
+os.mkdir('d'); os.mkdir('d/e'); make('d/f')
+say('open . missing', lambda: os.open('none/.', os.O_RDWR | os.O_CREAT))
+say('open .', lambda: os.open('d/.', os.O_RDWR | os.O_CREAT))
+say('open /. of a file', lambda: os.open('u/.', os.O_RDWR | os.O_CREAT))
+say('make a directory', lambda: os.open('new', os.O_RDWR | os.O_CREAT | os.O_DIRECTORY))
+for path in ('none/.', 'none/..', 'd/.', 'd/e/..', 'u/.'):
+    say('rename ' + path, lambda: os.rename(path, 'new'))
+    say('rename to ' + path, lambda: os.rename('d', path))
+    say('link to ' + path, lambda: os.link('u', path))
+    say('symlink at ' + path, lambda: os.symlink('x', path))
+for path in ('u', 'd/e', 'none/x', 'u/x', 'new', 'new/', 'u/', 'd/', '.'):
+    say('link a directory ' + path, lambda: os.link('d', path))
+    if path != 'new':
+        say('symlink ' + path, lambda: os.symlink('x', path))
+        say('link ' + path, lambda: os.link('u', path))
+wrong = struct.pack('4q', 0, 2000000000, 0, 0)
+for name in (b'none', b'u', b'd'):
+    say(f'utimensat {name}', lambda: call(280, AT_FDCWD, name, wrong, 0))
+say('futimens', lambda: call(280, os.open('u', os.O_RDONLY), 0, wrong, 0))
+say('utimensat of nothing', lambda: call(280, AT_FDCWD, b'none', struct.pack('4q', 0, 0x3ffffffe, 0, 0x3ffffffe), 0))
+w, r, d = os.open('u', os.O_WRONLY), os.open('u', os.O_RDONLY), os.open('d', os.O_RDONLY)
+for name, fd in (('write only', w), ('directory', d), ('closed', 99)):
+    for flags in (1, 2):
+        for right in (1, 2): say(f'mmap {name} {flags} {right}', lambda: call(9, 0, 4096, right, flags, fd, 0))
+for mode in (0, 1, 2, 8, 1 << 20): say(f'fallocate {mode}', lambda: call(285, r, mode, 0, 10))
+last, rw = (1 << 63) - 1, os.open('u', os.O_RDWR)
+for fd in (r, rw):
+    for at in (last, last - 1):
+        for count in (0, 1, 2): say(f'pread {at} {count}', lambda: os.pread(fd, count, at))
+say('pwrite', lambda: os.pwrite(rw, b'xy', last))
+say('pwrite, read only', lambda: os.pwrite(r, b'xy', last))
+for name, flags in (('user.', 0), ('user.a', 3), ('user.a', 0), ('user.a', 3), ('user.a', 1), ('user.b', 2), ('user.a', 4)):
+    say(f'setxattr {name} {flags}', lambda: os.setxattr('u', name, b'x', flags))
+say('setxattr of nothing', lambda: os.setxattr('none', 'user.', b'x'))
+print(sorted(os.listdir('.')), sorted(os.listdir('d')), os.stat('u').st_size, os.listxattr('u'))
+",
+    );
+}
