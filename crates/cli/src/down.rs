@@ -221,11 +221,18 @@ fn take_turns(args: &Args, volume: &mut Volume) -> Outcome<Vec<File>> {
     let take = |turn| match volume.take_turn(turn, Instant::now()) {
         Err(trouble) if trouble.exit == Exit::Again => {
             errln!("aze: down: {trouble}: waiting up to {} s", PATIENCE_OTHERS.as_secs());
-            volume.take_turn(turn, Instant::now() + PATIENCE_OTHERS)
+            match volume.take_turn(turn, Instant::now() + PATIENCE_OTHERS) {
+                Err(trouble) if args.force && trouble.exit == Exit::Again => {
+                    errln!("aze: down: {trouble}: --force ends the volume all the same");
+                    Ok(None)
+                }
+                taken => taken.map(Some),
+            }
         }
-        taken => taken,
+        taken => taken.map(Some),
     };
-    [Turn::Grow, Turn::Restart].into_iter().map(take).collect()
+    let taken: Vec<Option<File>> = [Turn::Grow, Turn::Restart].into_iter().map(take).collect::<Outcome<_>>()?;
+    Ok(taken.into_iter().flatten().collect())
 }
 
 /// Unmounts idle mounts; refuses before it touches any if one is in use.
