@@ -175,6 +175,7 @@ const CALLED_BY_C: &[(&str, &str)] = &[
     ("intercept/src/dispatch.rs", "release builds: defects.rs makes EIO of it; others end the program"),
     ("intercept/src/entry.rs", "instructions only, which do not panic"),
     ("intercept/src/lib.rs", "called once, by the loader: as of dispatch.rs"),
+    ("intercept/src/refused.rs", "makes a system call or gives a constant, which does not panic"),
     ("intercept/src/symbols.rs", "called by dl_iterate_phdr: reads tables and stores words, which does not panic"),
     ("intercept/src/symbols/entry.rs", "as of dispatch.rs"),
     ("intercept/src/symbols/stdio.rs", "as of symbols.rs"),

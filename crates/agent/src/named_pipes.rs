@@ -3,7 +3,7 @@
 //! A description is a pipe ([`crate::description`]). To make one, pass its reading end by a packet and watch its writing end
 //! took more processor time than all else in the agent's part of an open. So named pipes lie in a directory of the agent, which keeps and
 //! watches their writing ends, and one is reserved for each channel: the library opens the reading end before it asks for an open. A
-//! pipe stands for another description only when nobody has its reading end any more, as poll(2) of the writing end says.
+//! pipe stands for another description only when poll(2) of the writing end says that every program has closed its reading end.
 
 use crate::sys::{self, Epoll};
 use aze_io::sync::Mutex;
@@ -25,7 +25,7 @@ const SHARE: u64 = 4;
 pub struct NamedPipe {
     /// Its name in the directory.
     pub number: u32,
-    /// The end that is in error while nobody has the other one.
+    /// The end that is in error while no program has the other one.
     pub writing_end: OwnedFd,
     /// By which fstat(2) of the reading end knows it.
     pub file: sys::FileId,
@@ -66,7 +66,7 @@ impl NamedPipes {
         NamedPipes { dir, pipes_max, known: Mutex::default() }
     }
 
-    /// Reserves one, of which `ended` reports the number with [`token`]. `None` if there are too many.
+    /// Reserves a pipe, whose number `ended` reports with [`token`]. `None` if there are too many.
     ///
     /// # Errors
     /// What the system said.
@@ -119,7 +119,7 @@ impl NamedPipes {
         self.known.lock().bound.insert(pipe.number, description);
     }
 
-    /// The description that a pipe stands for, if nobody has its reading end any more.
+    /// The description that a pipe stands for, if all programs have closed its reading end.
     pub fn ended(&self, number: u32) -> Option<u64> {
         let known = self.known.lock();
         let description = *known.bound.get(&number)?;

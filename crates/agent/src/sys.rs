@@ -395,7 +395,7 @@ fn small_pipe(writing: &OwnedFd) -> io::Result<FileId> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Opens the writing end of a named pipe that nobody has open.
+/// Opens the writing end of a named pipe that no process has open.
 ///
 /// # Errors
 /// What the system said.

@@ -58,6 +58,19 @@ fn waits(pid: &str) -> (bool, u64) {
     (of("syscall").starts_with(&format!("{} ", libc::SYS_futex)), count.expect("a count"))
 }
 
+/// Stops a process; a request that comes then is not answered.
+fn stop(pid: u32) {
+    signal(pid, libc::SIGSTOP);
+    let is_stopped = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).expect("it lives");
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    wait_until("all of its threads have stopped", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+        tasks.map(|task| task.expect("a thread")).all(is_stopped)
+    });
+}
+
 /// A call lasts as long as the servers need; its program looks meanwhile whether the agent lives. When the agent is killed, a call that is under
 /// way fails soon, and those after it at once.
 #[test]
@@ -70,14 +83,14 @@ fn a_call_that_waits_outlasts_slow_servers_and_ends_with_its_agent() {
     assert_eq!(program.line(), "made");
     let servers = pids(&place, &volume);
     assert_eq!(servers.len(), 1);
-    signal(servers[0], libc::SIGSTOP);
+    stop(servers[0]);
     program.is_told("b");
     wait_until("the call waits", || waits(&pid).0);
     let (_, before) = waits(&pid);
     wait_until("it has looked for its agent twice", || waits(&pid).1 >= before + 2);
     signal(servers[0], libc::SIGCONT);
     assert_eq!(program.line(), "made");
-    signal(servers[0], libc::SIGSTOP);
+    stop(servers[0]);
     program.is_told("c");
     wait_until("the call waits", || waits(&pid).0);
     let agents = agent_pids(&place);
