@@ -7,7 +7,6 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// How often a server is killed.
 const ROUNDS: usize = 3;
@@ -191,15 +190,24 @@ fn a_server_whose_storage_has_failed_is_told_by_exit_codes() {
 #[test]
 fn a_volume_ends_whatever_else_is_done_with_its_servers() {
     let place = Place::new();
-    for (round, delay_ms) in [0, 50, 100, 200, 400].into_iter().enumerate() {
+    let servers = || processes_of(&place.dir, "serve");
+    for (round, what) in ["at once", "locked", "ended", "started", "growing"].into_iter().enumerate() {
         up(&place, &["--servers", "2", "--storage-size", "1G"]);
-        let other = if round == 4 { &["grow", "--servers", "1"][..] } else { &["restart", "--force"] };
+        let before = servers();
+        assert_eq!(before.len(), 2);
+        let other = if what == "growing" { &["grow", "--servers", "1"][..] } else { &["restart", "--force"] };
         let start = |words: &[&str]| {
             let mut command = place.command(&[words, &["--name", "v"]].concat());
             command.stderr(std::process::Stdio::piped()).spawn().expect("aze starts")
         };
         let mut others = vec![start(other)];
-        std::thread::sleep(Duration::from_millis(delay_ms));
+        wait_until(what, || match what {
+            "locked" => place.path("run/v/restart.lock").exists(),
+            "ended" => before.iter().any(|server| !servers().contains(server)),
+            "started" => servers().iter().any(|server| !before.contains(server)),
+            "growing" => place.path("run/v/grow.lock").exists(),
+            _ => true,
+        });
         others.push(start(other));
         let down = place.aze(&["down", "--name", "v"]);
         let told: Vec<Ran> =
