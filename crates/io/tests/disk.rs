@@ -2,6 +2,7 @@
 
 use aze_io::disk::DiskError;
 use aze_io::real::Runtime;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 #[test]
@@ -17,20 +18,40 @@ fn so_do_files_within_a_file() {
     let file = std::fs::File::create(&path).expect("a file in the temporary directory can be made");
     file.set_len(2 << 30).expect("it can be made longer");
     keeps_files(&path);
-    let told = |text: &str| {
-        let text = text.to_owned();
-        let runtime = Runtime::client();
-        runtime.block_on(async { runtime.io().open_dir(&text).await.err() })
-    };
     file.set_len(1 << 30).expect("it can be made shorter");
-    let cut = told(&path.display().to_string());
+    let cut = refusal(&path);
     assert!(matches!(&cut, Some(DiskError::Failed(why)) if why.contains("it was cut")), "{cut:?}");
     file.set_len(1000).expect("it can be made shorter");
-    let small = told(&path.display().to_string());
+    let small = refusal(&path);
     assert!(matches!(&small, Some(DiskError::Unfit(why)) if why.contains("at least 1024 MiB")), "{small:?}");
-    let null = told("/dev/null");
+    let null = refusal(Path::new("/dev/null"));
     assert!(matches!(&null, Some(DiskError::Unfit(why)) if why.contains("neither a directory")), "{null:?}");
     std::fs::remove_file(&path).expect("the test's file is its own");
+}
+
+/// A file system gives what it has before it finds that this is too little, and others cannot write meanwhile.
+#[test]
+fn a_file_without_room_takes_none() {
+    let path = std::env::temp_dir().join(format!("aze-disk-long-{}", std::process::id()));
+    let runtime = Runtime::client();
+    let text = path.display().to_string();
+    let free = runtime.block_on(async { runtime.io().open_dir(&text).await.unwrap().free_bytes().await.unwrap() });
+    let name = path.join("long");
+    let file = std::fs::File::create(&name).expect("a file in the temporary directory can be made");
+    file.set_len(free + (64 << 30)).expect("it can be longer than its file system has room");
+    let text = name.display().to_string();
+    let refused = runtime.block_on(async { runtime.io().open_dir(&text).await.unwrap().create("a").await.err() });
+    let taken = file.metadata().expect("it is open").blocks() * 512;
+    std::fs::remove_dir_all(&path).expect("the test's directory is its own");
+    assert!(matches!(&refused, Some(DiskError::Full(why)) if why.contains("more bytes")), "{refused:?}");
+    assert!(taken < 1 << 20, "{taken} bytes were taken");
+}
+
+/// Why a directory, or a file in place of one, is not opened.
+fn refusal(path: &Path) -> Option<DiskError> {
+    let text = path.display().to_string();
+    let runtime = Runtime::client();
+    runtime.block_on(async { runtime.io().open_dir(&text).await.err() })
 }
 
 fn keeps_files(path: &Path) {

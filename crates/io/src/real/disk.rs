@@ -9,11 +9,9 @@ use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
 use crate::sync::Mutex;
 use crate::{Boxed, Task};
 pub(super) use pool::Pool;
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -176,23 +174,43 @@ fn create_fixed(path: &Path, bytes: u64) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let file = options.open(path)?;
+    set_aside(&file, bytes)?;
+    Ok(file)
+}
+
+/// Gives a file the room of its first `bytes` bytes. A file system that has too little is not asked for it: ext4 gives
+/// all that it has before it finds that this is not enough, and meanwhile no other program could write.
+fn set_aside(file: &File, bytes: u64) -> io::Result<()> {
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    let wanted = bytes.saturating_sub(file.metadata()?.blocks().saturating_mul(512));
+    let space = space(file)?;
+    let free = available_bytes(&space);
+    // A file system without a size has said nothing about its room.
+    if space.f_blocks > 0 && wanted > free {
+        let text = format!("it takes {wanted} more bytes, and its file system has {free}");
+        return Err(io::Error::new(ErrorKind::StorageFull, text));
+    }
     // SAFETY: posix_fallocate takes a descriptor, which `file` keeps open, and no memory.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-        0 => Ok(file),
+        0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-fn free_bytes(path: &Path) -> io::Result<u64> {
-    let text = CString::new(path.as_os_str().as_bytes())?;
+/// The space of the file system of a file or directory: fstatvfs(3).
+fn space(file: &File) -> io::Result<libc::statvfs> {
     // SAFETY: a `statvfs` is made of integers, for which all-zero bytes are valid.
-    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in a zero byte, and `about` is written to by this call only.
-    match unsafe { libc::statvfs(text.as_ptr(), &mut about) } {
-        0 => Ok(about.f_bavail.saturating_mul(about.f_frsize)),
+    let mut space: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: fstatvfs takes a descriptor, which `file` keeps open, and writes to `space` alone.
+    match unsafe { libc::fstatvfs(file.as_raw_fd(), &mut space) } {
+        0 => Ok(space),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Bytes that are left to users without privileges.
+fn available_bytes(space: &libc::statvfs) -> u64 {
+    space.f_bavail.saturating_mul(space.f_frsize)
 }
 
 fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -312,7 +330,11 @@ impl Dir for RealDir {
 
     fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>> {
         let path = self.path.clone();
-        Box::pin(self.pool.run(move || free_bytes(&path).map_err(|error| failed("look at", &path, &error))))
+        Box::pin(self.pool.run(move || {
+            let space =
+                File::open(&path).and_then(|dir| space(&dir)).map_err(|error| failed("look at", &path, &error))?;
+            Ok(available_bytes(&space))
+        }))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {

@@ -5,7 +5,7 @@
 //! system call is needed. Everywhere else the mapping is the system's cache of the file, and `msync` makes it durable.
 
 use super::pool::Pool;
-use super::{check_own, failed, lock_alone, unfit};
+use super::{check_own, failed, lock_alone, set_aside, unfit};
 use crate::Task;
 use crate::disk::{Dir, DiskResult};
 use crate::mapped::{self, BLOCK_BITS_DEFAULT, Files, Hands, Memory, Work};
@@ -242,15 +242,8 @@ impl Memory for Mapping {
             return Ok(());
         }
         // A file system that has no room when a page is touched first ends the process.
-        let length = libc::off_t::try_from(self.bytes).map_err(|_| unfit(&self.path, "it is too large"))?;
-        // SAFETY: takes a descriptor, which `file` keeps open, and no memory.
-        match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, length) } {
-            0 => {}
-            error => {
-                let error = io::Error::from_raw_os_error(error);
-                return Err(failed("set aside the room of", &self.path, &error));
-            }
-        }
+        set_aside(&self.file, self.bytes as u64)
+            .map_err(|error| failed("set aside the room of", &self.path, &error))?;
         self.file.sync_all().map_err(|error| failed("sync", &self.path, &error))
     }
 
