@@ -34,7 +34,10 @@ class Mode:
         self.writable = self.kind != "r" or self.updating
         flags = _ACCESS[self.kind]
         self.flags = (flags & ~os.O_ACCMODE | os.O_RDWR) if self.updating else flags
-        self.name = self.kind + ("b+" if self.updating else "b")
+        # As io.FileIO has it: what "w+" empties is then read and written as "r+" does it.
+        kind = "r" if self.kind == "w" and self.updating else self.kind
+        self.name = kind + ("b+" if self.updating else "b")
+        self.given = mode
 
 
 class RawFile(io.RawIOBase):
@@ -182,7 +185,7 @@ def wrapped(raw: RawFile, mode: Mode, buffering: int, encoding: str | None, erro
         if mode.binary:
             return buffered
         text: Any = io.TextIOWrapper(buffered, io.text_encoding(encoding), errors, newline, line_buffering)
-        text.mode = mode.name.replace("b", "")
+        text.mode = mode.given
         return text
     except BaseException:
         raw.close()

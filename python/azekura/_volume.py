@@ -322,7 +322,13 @@ class Volume:
         """As os.makedirs(), in one request; `mode` is for all directories that are made."""
         if not exist_ok and self.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self._volume.wait(Request.mkdir(path, mode, True))
+        try:
+            self._volume.wait(Request.mkdir(path, mode, True))
+        except OSError as error:
+            # The path itself may be that of a file, or of a link to nothing or to itself.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) or not self.lexists(path):
+                raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
 
     def rmdir(self, path: Path) -> None:
         """As os.rmdir()."""

@@ -96,6 +96,9 @@ def test_layers_are_those_of_io(place):
             assert isinstance(file, kind) and file.name == path and file.seekable() and not file.isatty()
     with place.open(path, "w", 1) as file:
         assert file.line_buffering
+    for mode in ["wt", "w+", "r", "rt", "r+", "a", "a+", "wb", "wb+", "rb", "rb+", "ab+"]:
+        with place.open(path, mode) as file, open(os.devnull, mode) as other:
+            assert file.mode == other.mode, mode
 
 
 def test_text_is_translated(place):
@@ -186,8 +189,20 @@ def test_names_and_attributes(place):
     assert raised.value.filename == root + "/a"
     with pytest.raises(NotADirectoryError):
         place.listdir(root + "/a/f")
-    with pytest.raises(IsADirectoryError):
-        place.open(root + "/a", "wb")
+    for mode in ["r", "rb", "wb", "r+"]:
+        with pytest.raises(IsADirectoryError) as raised:
+            place.open(root + "/a", mode)
+        assert raised.value.filename == root + "/a"
+    place.symlink("nowhere", root + "/led")
+    place.symlink("round", root + "/round")
+    for path in [root + "/a/f", root + "/led", root + "/round"]:
+        with pytest.raises(FileExistsError) as raised:
+            place.makedirs(path, exist_ok=True)
+        assert raised.value.filename == path
+    place.remove(root + "/led")
+    place.remove(root + "/round")
+    with pytest.raises(NotADirectoryError):
+        place.makedirs(root + "/a/f/x")
     place.rename(root + "/a/f", root + "/g")
     with pytest.raises(FileNotFoundError) as raised:
         place.rename(root + "/a/f", root + "/h")

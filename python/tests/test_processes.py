@@ -204,6 +204,8 @@ def test_many_requests_of_an_event_loop(volume, home):
             await file.sync()
         with pytest.raises(ValueError):
             await aio.open(home + "/0", "a")
+        with pytest.raises(IsADirectoryError):
+            await aio.open(home)
         await aio.mkdir(home + "/d")
         await aio.rename(home + "/0", home + "/d/0")
         await aio.truncate(home + "/d/0", 1)

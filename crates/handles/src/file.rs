@@ -165,6 +165,14 @@ impl File {
         Ok(self.open()?.connected.clone())
     }
 
+    /// Whether it is a directory.
+    ///
+    /// # Errors
+    /// EBADF in a forked process, and of a closed file.
+    pub fn is_directory(&self) -> Result<bool> {
+        Ok(self.open()?.kind == FileKind::Directory)
+    }
+
     /// Whether it belongs to a process that this one was forked from, so that every call fails.
     pub fn is_of_parent(&self) -> bool {
         self.0.get().is_none()

@@ -92,7 +92,13 @@ impl Act {
                 connected.set_xattr(&path, &name, &value, how, follow).await.map(nothing)
             }
             Act::RemoveXattr { path, name, follow } => connected.remove_xattr(&path, &name, follow).await.map(nothing),
-            Act::Open { path, flags, mode } => connected.open(&path, flags, mode).await.map(Given::File),
+            Act::Open { path, flags, mode } => {
+                let file = connected.open(&path, flags, mode).await?;
+                match file.is_directory()? {
+                    true => Err(Error::new(libc::EISDIR, "is a directory")),
+                    false => Ok(Given::File(file)),
+                }
+            }
             Act::Read { path, start, end } => read(&connected, &path, start, end).await.map(Given::Bytes),
             Act::ReadInto { path, start, memory } => {
                 let file = connected.open(&path, reading(), 0).await?;
