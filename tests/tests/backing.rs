@@ -48,7 +48,7 @@ fn made_long_ago(path: &Path) {
     file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000)).expect("a time");
 }
 
-/// Asserts that two trees have equal names, kinds, modes, times of files, and contents.
+/// Asserts that two trees have equal names, kinds, modes, times of files, contents, and targets of links.
 fn assert_same(one: &Path, other: &Path) {
     let names_here = names(one);
     assert_eq!(names_here, names(other), "{}", one.display());
@@ -60,12 +60,12 @@ fn assert_same(one: &Path, other: &Path) {
             assert_same(&one, &other);
             continue;
         }
-        assert_eq!((is.size(), is.mtime(), is.mtime_nsec()), (should.size(), should.mtime(), should.mtime_nsec()));
         if is.is_symlink() {
             assert_eq!(fs::read_link(&one).expect("a link"), fs::read_link(&other).expect("a link"));
-        } else {
-            assert!(fs::read(&one).expect("contents") == fs::read(&other).expect("contents"), "{}", one.display());
+            continue;
         }
+        assert_eq!((is.size(), is.mtime(), is.mtime_nsec()), (should.size(), should.mtime(), should.mtime_nsec()));
+        assert!(fs::read(&one).expect("contents") == fs::read(&other).expect("contents"), "{}", one.display());
     }
 }
 
@@ -556,6 +556,96 @@ fn removals_and_renames_reach_the_backing_if_that_is_asked_for() {
     assert_eq!(names(&backing), ["elsewhere", "kept", "log", "log.1", "one", "other", "renamed"]);
     let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
     assert!(told.contains("dirty   0 objects"), "{told}");
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+#[test]
+fn a_new_directory_does_not_hide_what_a_renamed_one_has_left() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("dir/sub")).expect("directories");
+    for name in ["dir/a", "dir/sub/b"] {
+        fs::write(backing.join(name), name).expect("a file");
+        made_long_ago(&backing.join(name));
+    }
+    let (backing, mount) = over(&mut place, &[]);
+    fs::rename(mount.join("dir"), mount.join("elsewhere")).expect("a rename");
+    fs::create_dir(mount.join("dir")).expect("a directory");
+    fs::write(mount.join("dir/new"), "new").expect("a file");
+    for _ in 0..2 {
+        let told = place.aze(&["stage", "out"]).code(1).err;
+        assert!(told.contains("3 names that the volume has not any more left"), "{told}");
+    }
+    let status = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(status.contains("aze:/dir/sub/b (removed)"), "{status}");
+    place.aze(&["stage", "out", "--delete"]).ok();
+    assert_same(&backing, &mount);
+    assert_eq!(
+        (names(&backing), names(&backing.join("dir"))),
+        (vec!["dir".into(), "elsewhere".into()], vec!["new".into()])
+    );
+    let status = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(status.contains("dirty   0 objects"), "{status}");
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+#[test]
+fn objects_of_another_kind_get_the_places_of_what_the_volume_has_removed() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    for dir in ["dir/sub", "foreign"] {
+        fs::create_dir_all(backing.join(dir)).expect("directories");
+    }
+    for name in ["file", "changed", "dir/a", "dir/sub/b", "foreign/e"] {
+        fs::write(backing.join(name), name).expect("a file");
+        made_long_ago(&backing.join(name));
+    }
+    let (backing, mount) = over(&mut place, &[]);
+    // A file becomes a directory, and a directory a link that leads to where it has gone.
+    fs::remove_file(mount.join("file")).expect("a removal");
+    fs::create_dir(mount.join("file")).expect("a directory");
+    fs::write(mount.join("file/new"), "in place of a file").expect("a file");
+    fs::rename(mount.join("dir"), mount.join("elsewhere")).expect("a rename");
+    symlink("elsewhere", mount.join("dir")).expect("a link");
+    fs::remove_dir_all(mount.join("foreign")).expect("a removal");
+    fs::write(mount.join("foreign"), "in place of a directory").expect("a file");
+    fs::write(mount.join("changed"), "of the volume").expect("a write");
+    fs::write(backing.join("foreign/of-others"), "of others").expect("a file");
+
+    // Without --delete all else is staged; with it, too, as long as something stays.
+    let refused = place.aze(&["stage", "out"]).code(1).err;
+    for told in
+        ["file: no directory is there", "dir: a directory is there", "foreign: a directory is there", "--delete"]
+    {
+        assert!(refused.contains(told), "{told}: {refused}");
+    }
+    assert_eq!(names(&backing), ["changed", "dir", "elsewhere", "file", "foreign"]);
+    assert_eq!(fs::read_to_string(backing.join("changed")).expect("contents"), "of the volume");
+    assert_eq!(fs::read_to_string(backing.join("elsewhere/sub/b")).expect("contents"), "dir/sub/b");
+    let refused = place.aze(&["stage", "out", "--delete"]).code(1).err;
+    assert!(refused.contains("foreign/of-others is none that the volume has removed"), "{refused}");
+    assert_eq!(refused.matches("since not all else could be staged").count(), 2, "{refused}");
+    assert!(backing.join("file").is_file() && backing.join("dir/sub/b").is_file());
+
+    fs::remove_file(backing.join("foreign/of-others")).expect("a removal");
+    let receipt = place.path("receipt.jsonl");
+    place.aze(&["stage", "out", "--delete", "--receipt", text(&receipt)]).ok();
+    assert_same(&backing, &mount);
+    assert_eq!(removed_in(&receipt), ["dir/a", "dir/sub", "dir/sub/b", "foreign/e"]);
+    place.aze(&["receipt", "verify", text(&receipt)]).ok();
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+
+    // And back: what the volume has put there goes, too.
+    fs::remove_dir_all(mount.join("file")).expect("a removal");
+    fs::write(mount.join("file"), "a file again").expect("a file");
+    fs::remove_file(mount.join("dir")).expect("a removal");
+    fs::rename(mount.join("elsewhere"), mount.join("dir")).expect("a rename");
+    place.aze(&["stage", "out", "--delete"]).ok();
+    assert_same(&backing, &mount);
+    assert_eq!(fs::read_to_string(backing.join("dir/sub/b")).expect("contents"), "dir/sub/b");
     place.aze(&["umount", text(&mount)]).ok();
     place.aze(&["down"]).ok();
 }

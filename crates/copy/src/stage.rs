@@ -10,6 +10,7 @@
 
 mod conflict;
 pub(crate) mod follow;
+mod kinds;
 pub mod ledger;
 pub mod nodes;
 pub(crate) mod prove;
@@ -44,7 +45,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
-use survey::{Filter, Survey, at};
+use survey::{Filter, Survey, above, at, stat_within};
 
 /// How often a file is copied at most that changes while it is copied.
 pub const ROUNDS_MAX: u32 = 4;
@@ -186,6 +187,8 @@ struct Stage<'a> {
     removed: Vec<Removed>,
     /// Files at the destination that are nowhere else, and the directories that lead to them.
     kept: BTreeSet<Vec<u8>>,
+    /// Places of objects that get them when objects of another kind have gone from there.
+    turned: BTreeSet<Vec<u8>>,
     /// Files that were left out, since they are open for writing.
     open: Mutex<BTreeSet<Vec<u8>>>,
     /// Names that went, with places at the destination.
@@ -238,8 +241,7 @@ impl<'a> Stage<'a> {
                 return Err(Trouble::new(Exit::Caller, text));
             }
             for path in released {
-                let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-                kept.extend(ends.map(|end| path[..end].to_vec()).collect::<Vec<_>>());
+                kept.extend(above(&path).map(<[u8]>::to_vec));
                 kept.insert(path);
             }
         }
@@ -272,6 +274,7 @@ impl<'a> Stage<'a> {
             report,
             removed,
             kept,
+            turned: BTreeSet::new(),
             open,
             gone,
             former,
@@ -372,27 +375,6 @@ impl<'a> Stage<'a> {
         Err(Trouble::new(Exit::Caller, text))
     }
 
-    /// How many names of the destination are there already. Those of another kind are in the way.
-    fn replaced_files(&self, obstacles: &mut Vec<Trouble>) -> Outcome<u64> {
-        let mut replaced = 0;
-        if self.to.stat(false)?.is_none() {
-            return Ok(0);
-        }
-        for (path, meta) in &self.survey.objects {
-            let spot = at(&self.to, path);
-            // What cannot be looked at is below something that is in the way, or tells so when it is copied.
-            let Ok(Some(there)) = spot.stat(path.is_empty()) else { continue };
-            replaced += 1;
-            let (wants_dir, is_dir) = (meta.kind == FileKind::Directory, there.kind == FileKind::Directory);
-            if wants_dir != is_dir {
-                let (what, instead) = if is_dir { ("a directory", "none") } else { ("no directory", "one") };
-                let text = format!("{}: {what} is there, and {instead} is to be staged: move it away", spot.shown());
-                obstacles.push(Trouble::new(Exit::Caller, text));
-            }
-        }
-        Ok(replaced)
-    }
-
     fn run(mut self) -> Outcome<Report> {
         for trouble in std::mem::take(&mut self.survey.troubles) {
             self.watch.failed(&trouble);
@@ -408,10 +390,11 @@ impl<'a> Stage<'a> {
     /// All that comes before the last look.
     fn steps(&mut self) -> Outcome<()> {
         self.take_over_replaced()?;
-        self.make_dirs()?;
+        self.make_dirs(false)?;
         self.sweep()?;
-        self.copy_all()?;
+        self.copy_all(false)?;
         self.check_end()?;
+        self.copy_late()?;
         self.further_names();
         self.proof.journal.lock().sync()?;
         let is_whole = self.report.missing == 0 && self.missing().is_empty();
@@ -441,8 +424,9 @@ impl<'a> Stage<'a> {
         self.survey.objects.iter().filter(|(_, meta)| meta.kind == FileKind::Directory).map(|(path, _)| path)
     }
 
-    fn make_dirs(&self) -> Outcome<()> {
-        for path in self.dirs() {
+    /// Makes the directories, those that are late or the others.
+    fn make_dirs(&self, late: bool) -> Outcome<()> {
+        for path in self.dirs().filter(|path| self.is_late(path) == late) {
             let dir = at(&self.to, path);
             dir.tree.make_dir(&dir.path)?;
             self.watch.dir();
@@ -460,14 +444,15 @@ impl<'a> Stage<'a> {
         let prefixes: Vec<String> = attempts.iter().map(|attempt| hidden_prefix(attempt)).collect();
         // Also those in which nothing is to be staged any more.
         let (touched, clean) = (self.survey.touched_dirs(), &self.survey.clean_dirs);
-        let mut dirs: BTreeSet<Vec<u8>> = touched.iter().chain(clean).map(|path| at(&self.to, path).path).collect();
-        dirs.insert(parent(&self.to.path));
-        // The probe of the nodes was there.
-        dirs.insert(self.to.path.clone());
-        for dir in dirs {
-            if self.to.tree.stat(&dir, false)?.is_none_or(|there| there.kind != FileKind::Directory) {
-                continue;
+        let is_dir = |there: Option<crate::tree::Meta>| there.is_some_and(|there| there.kind == FileKind::Directory);
+        let mut dirs = BTreeSet::from([parent(&self.to.path)]);
+        // The probe of the nodes was in the root.
+        for path in touched.iter().chain(clean).chain([&Vec::new()]) {
+            if is_dir(stat_within(&self.to, path)?) {
+                dirs.insert(at(&self.to, path).path);
             }
+        }
+        for dir in dirs {
             let mut removed = false;
             for entry in self.to.tree.list(&dir)?.all()? {
                 if prefixes.iter().any(|prefix| entry.name.starts_with(prefix.as_bytes())) {
@@ -482,12 +467,16 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Copies files and symbolic links, in rounds: a file that has changed while it was copied is copied again in the next.
-    fn copy_all(&mut self) -> Outcome<()> {
+    /// Copies files and symbolic links, those that are late or the others, in rounds: a file that has changed while it was copied
+    /// is copied again in the next.
+    fn copy_all(&mut self, late: bool) -> Outcome<()> {
         let further = self.survey.further_names();
         let mut doubtful = Vec::new();
         let mut todo = Vec::new();
         for (path, meta) in &self.survey.objects {
+            if self.is_late(path) != late {
+                continue;
+            }
             if further.contains_key(path) {
                 // Its file may have other bytes by now. Its first name's copy notes it anew.
                 self.proof.journal.lock().forget(path);
@@ -836,8 +825,7 @@ impl<'a> Stage<'a> {
     /// The line of an object whose name still leads to the proven inode.
     fn look_once_more(&self, done: &Done) -> Outcome<Option<Object>> {
         let path = &done.object.path;
-        let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end]);
-        let is_unsynced = above.any(|dir| self.unsynced.contains(dir));
+        let is_unsynced = above(path).any(|dir| self.unsynced.contains(dir));
         if !self.survey.objects.contains_key(path)
             || is_unsynced
             || !path.is_empty() && self.unsynced.contains(&b""[..])

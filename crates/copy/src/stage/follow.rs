@@ -11,7 +11,7 @@
 use super::ledger::{self, Ledger};
 use super::prove::{Known, OWN_NUMBERS, now, own_place};
 use super::state::Done;
-use super::survey::{Survey, at};
+use super::survey::{Survey, at, stat_within};
 use super::{Order, Side, Stage, parent_dir};
 use crate::Watch;
 use crate::tree::{GoneName, Meta, Origin, Print, PutBack, Spot, Tree, parent};
@@ -35,7 +35,8 @@ pub type Gone = BTreeMap<Vec<u8>, GoneName>;
 pub type Former = BTreeMap<Vec<u8>, Vec<GoneName>>;
 
 /// An object of the destination that the volume has under this name no more.
-struct Doomed {
+#[derive(Clone)]
+pub(super) struct Doomed {
     kind: FileKind,
     /// Its print if the volume has put it there.
     put: Option<Print>,
@@ -164,6 +165,14 @@ fn print_of(to: &[u64]) -> Print {
     to.get(1..5).and_then(|print| print.try_into().ok()).unwrap_or_default()
 }
 
+fn kind_of(done: &Done) -> FileKind {
+    match done.object.what {
+        What::Directory => FileKind::Directory,
+        What::File { .. } => FileKind::File,
+        What::Link { .. } => FileKind::Symlink,
+    }
+}
+
 impl Stage<'_> {
     /// Before anything is written: the volume takes over what the places of objects still hold for other names, and what names hold
     /// that are to be removed. Such a place for which that fails is left alone. It counts as a change of these files, so it comes before
@@ -252,19 +261,23 @@ impl Stage<'_> {
 
     /// Removes what the volume has removed, or counts it.
     pub(super) fn follow(&mut self, is_whole: bool) -> Outcome<()> {
-        let all = self.doomed();
-        let removes = self.order.delete && is_whole;
+        let mut all = self.doomed();
+        self.removed.iter().for_each(|removed| drop(all.remove(&removed.path)));
         let mut all = Vec::from_iter(all);
-        // A directory goes after all that is in it.
         all.reverse();
-        let (mut followed, mut dirs, mut relinked) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        self.remove_all(all, self.order.delete && is_whole)
+    }
+
+    /// Removes these objects, each directory behind all that is in it, or counts them.
+    pub(super) fn remove_all(&mut self, all: Vec<(Vec<u8>, Doomed)>, removes: bool) -> Outcome<()> {
+        let (mut dirs, mut relinked) = (BTreeSet::new(), BTreeSet::new());
         for (path, doomed) in all {
             self.check_end()?;
             let spot = at(&self.to, &path);
-            match spot.stat(false) {
+            match stat_within(&self.to, &path) {
                 Ok(None) => {
                     self.vanished.push(path);
-                    followed.extend(doomed.gone);
+                    self.followed.extend(doomed.gone);
                 }
                 Ok(Some(_)) if !removes => {
                     self.report.left += 1;
@@ -280,7 +293,7 @@ impl Stage<'_> {
                         }
                         self.removed.push(Removed { path, when: when(now()) });
                         dirs.insert(parent(&spot.path));
-                        followed.extend(doomed.gone);
+                        self.followed.extend(doomed.gone);
                     }
                     Err(trouble) => {
                         self.report.left += 1;
@@ -299,7 +312,6 @@ impl Stage<'_> {
                 self.to.tree.sync_dir(&dir)?;
             }
         }
-        self.followed = followed;
         Ok(())
     }
 
@@ -359,7 +371,7 @@ impl Stage<'_> {
     }
 
     /// Objects of the destination that the volume has removed under their names, by path.
-    fn doomed(&self) -> BTreeMap<Vec<u8>, Doomed> {
+    pub(super) fn doomed(&self) -> BTreeMap<Vec<u8>, Doomed> {
         let mut all: BTreeMap<Vec<u8>, Doomed> = BTreeMap::new();
         if self.order.filter.is_partial() {
             return all;
@@ -374,18 +386,29 @@ impl Stage<'_> {
         }
         let journal = self.proof.journal.lock();
         for (path, done) in journal.known().done.iter().filter(|(path, _)| !is_kept(path)) {
-            let kind = match done.object.what {
-                What::Directory => FileKind::Directory,
-                What::File { .. } => FileKind::File,
-                What::Link { .. } => FileKind::Symlink,
-            };
+            let kind = kind_of(done);
             let doomed = all.entry(path.clone()).or_insert(Doomed { kind, put: None, gone: None });
             (doomed.kind, doomed.put) = (kind, Some(print_of(&done.to)));
         }
         all
     }
 
-    fn remove_doomed(&self, path: &[u8], doomed: &Doomed, there: &Meta, relinked: &BTreeSet<u64>) -> Outcome<()> {
+    /// What the volume has removed under a name that it has given to an object of another kind.
+    pub(super) fn doomed_at(&self, path: &[u8], kind: FileKind) -> Option<Doomed> {
+        let gone = self.gone.get(path).filter(|gone| gone.kind == kind).cloned();
+        let journal = self.proof.journal.lock();
+        let put = journal.known().done.get(path).filter(|done| kind_of(done) == kind).map(|done| print_of(&done.to));
+        (gone.is_some() || put.is_some()).then_some(Doomed { kind, put, gone })
+    }
+
+    /// Why an object must not be removed: it may not be the one that the volume has removed, or another name needs it.
+    pub(super) fn check_doomed(
+        &self,
+        path: &[u8],
+        doomed: &Doomed,
+        there: &Meta,
+        relinked: &BTreeSet<u64>,
+    ) -> Outcome<()> {
         let spot = at(&self.to, path);
         let refuse = |why: &str| {
             let text = format!("remove {}: {why}: it stays: remove it there if it is to go", spot.shown());
@@ -412,6 +435,12 @@ impl Stage<'_> {
                 );
             }
         }
+        Ok(())
+    }
+
+    fn remove_doomed(&self, path: &[u8], doomed: &Doomed, there: &Meta, relinked: &BTreeSet<u64>) -> Outcome<()> {
+        self.check_doomed(path, doomed, there, relinked)?;
+        let spot = at(&self.to, path);
         spot.tree.remove(&spot.path, doomed.kind).map_err(|trouble| match there.kind {
             FileKind::Directory => {
                 trouble.during("what is in it the volume has not taken from there, or it stays, too")
@@ -420,16 +449,24 @@ impl Stage<'_> {
         })
     }
 
-    /// Adds the names that have another object at their place now, which the volume has put there.
+    /// Adds the names that have another object at their place now, which the volume has put there. Names in a directory that was
+    /// renamed have no record of their own: that of the directory stays as long as one of them is left.
     fn replaced_names(&self, followed: &mut Vec<GoneName>) {
         let journal = self.proof.journal.lock();
-        for (path, gone) in &self.gone {
+        let mut gone_below: BTreeSet<Vec<u8>> = followed.iter().map(|gone| gone.outside.clone()).collect();
+        let has_left = |path: &[u8], gone_below: &BTreeSet<Vec<u8>>| {
+            let start = [path, b"/"].concat();
+            let below = self.gone.range(start.clone()..).take_while(|(path, _)| path.starts_with(&start));
+            below.into_iter().any(|(_, gone)| gone.record.is_none() && !gone_below.contains(&gone.outside))
+        };
+        for (path, gone) in self.gone.iter().rev() {
             let is_put = match self.survey.objects.get(path).map(|meta| meta.kind) {
                 Some(FileKind::Directory) => true,
                 Some(_) => journal.known().done.contains_key(path),
                 None => false,
             };
-            if is_put && !self.left_alone.contains(path) {
+            if is_put && !self.left_alone.contains(path) && !has_left(path, &gone_below) {
+                gone_below.insert(gone.outside.clone());
                 followed.push(gone.clone());
             }
         }

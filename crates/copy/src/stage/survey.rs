@@ -42,8 +42,7 @@ impl Filter {
 
     fn wants(&self, path: &[u8], meta: &Meta) -> bool {
         let is_listed = |list: &BTreeSet<Vec<u8>>| {
-            let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
-            let is_below = || list.contains(&b""[..]) || above.into_iter().any(|dir| list.contains(dir));
+            let is_below = || list.contains(&b""[..]) || above(path).any(|dir| list.contains(dir));
             list.contains(path) || !self.list_alone && is_below()
         };
         let is_dir = meta.kind == FileKind::Directory;
@@ -199,9 +198,8 @@ impl Survey {
     fn add_parents(&mut self, from: &Spot) -> Outcome<()> {
         let mut missing = BTreeSet::new();
         for path in self.objects.keys() {
-            let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
             let is_missing = |dir: &&[u8]| !self.objects.contains_key(*dir) && !self.clean_dirs.contains(*dir);
-            missing.extend(above.filter(is_missing).map(<[u8]>::to_vec));
+            missing.extend(above(path).filter(is_missing).map(<[u8]>::to_vec));
         }
         for dir in missing {
             let meta = at(from, &dir).must_stat(false)?;
@@ -271,6 +269,21 @@ impl Survey {
         }
         found
     }
+}
+
+/// The directories above a relative path, but for its root.
+pub(super) fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end])
+}
+
+/// The attributes of what has a relative path, if something has it: no symbolic link leads there.
+pub(super) fn stat_within(root: &Spot, path: &[u8]) -> Outcome<Option<Meta>> {
+    for dir in above(path) {
+        if at(root, dir).stat(false)?.is_none_or(|there| there.kind != FileKind::Directory) {
+            return Ok(None);
+        }
+    }
+    at(root, path).stat(false)
 }
 
 /// The place of a relative path.

@@ -1,7 +1,7 @@
 //! Whether the objects that a receipt names are still as it says.
 
 use super::prove::{sums_of, xattrs_hash};
-use super::survey::at;
+use super::survey::{at, stat_within};
 use crate::Watch;
 use crate::tree::{Meta, Spot};
 use aze_proto::attr::FileKind;
@@ -56,7 +56,7 @@ fn work(lines: &Mutex<Receiver<Line>>, root: &Spot, claims: Claims, watch: &dyn 
             Ok(Line::Object(object)) => check(&object, &at(root, &object.path), claims, watch),
             Ok(Line::Removed(removed)) => {
                 let spot = at(root, &removed.path);
-                match spot.stat(false) {
+                match stat_within(root, &removed.path) {
                     Ok(None) => Ok(()),
                     Ok(Some(_)) => Err(differs(&spot, "it was removed, and is there")),
                     Err(trouble) => Err(trouble),
