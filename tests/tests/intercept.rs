@@ -1,6 +1,8 @@
 //! Programs whose system calls are intercepted: each does through this door as through a mount, and nothing of theirs is left
 //! when they end, however they end.
 
+#[path = "intercept/directories.rs"]
+mod directories;
 #[path = "intercept/errors.rs"]
 mod errors;
 #[path = "intercept/gate.rs"]

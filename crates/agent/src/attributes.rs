@@ -33,6 +33,7 @@ impl Call<'_> {
     pub fn stat(&self) -> Result<Answer> {
         let attr = match self.place(self.request.desc, self.bytes)? {
             Place::Itself(description) => self.attr_of(&description)?,
+            Place::Below(below) if below.itself().is_some() => self.attr_of(&*self.description()?)?,
             Place::Below(below) => {
                 let attr = self.resolve(&below, self.follows())?;
                 match attr.kind {

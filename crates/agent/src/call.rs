@@ -12,7 +12,7 @@ use aze_calls::{NO_DESC, Op, Request, WINDOW_BYTES};
 use aze_client::{Way, WayNote};
 use aze_handles::PATH_BYTES_MAX;
 use aze_proto::attr::{Attr, FileKind};
-use aze_proto::error::Failure;
+use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use std::future::Future;
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub enum Place<'a> {
 pub struct Below<'a> {
     /// The description of the directory; the volume's root without one.
     pub base: Option<Arc<Description>>,
+    /// The directory above that of the description, as the path has begun with `..`.
+    pub above: Option<Ino>,
     /// The path.
     pub path: &'a [u8],
 }
@@ -54,7 +56,14 @@ pub struct Below<'a> {
 impl Below<'_> {
     /// Inode of the directory.
     pub fn dir(&self) -> Ino {
-        self.base.as_ref().map_or(Ino::ROOT, |base| base.ino)
+        self.above.unwrap_or(self.base.as_ref().map_or(Ino::ROOT, |base| base.ino))
+    }
+
+    /// The description, if the path means nothing but its directory: `.`, `./` and the like.
+    pub fn itself(&self) -> Option<&Arc<Description>> {
+        let is_itself =
+            self.above.is_none() && self.path.split(|byte| *byte == b'/').all(|part| matches!(part, b"" | b"."));
+        self.base.as_ref().filter(|_| is_itself)
     }
 
     /// It ends in `/`, `/.` or `.`, so that it means a directory (path_resolution(7)).
@@ -71,7 +80,7 @@ impl Below<'_> {
     /// The same without slashes at its end: the name, and not what a symbolic link of this name leads to.
     pub fn without_slash(&self) -> Below<'_> {
         let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(self.path.len(), |at| at + 1);
-        Below { base: self.base.clone(), path: &self.path[..end] }
+        Below { base: self.base.clone(), path: &self.path[..end], ..*self }
     }
 
     /// Its last component is `.`.
@@ -81,13 +90,19 @@ impl Below<'_> {
 
     /// Its last component is `..`.
     pub fn ends_in_dots(&self) -> bool {
-        last_component(self.path) == b".."
+        let last = last_component(self.path);
+        last == b".." || self.above.is_some() && last.is_empty()
     }
 
     /// It means the volume's root without naming it.
     pub fn is_root(&self) -> bool {
         self.base.is_none() && self.path.iter().all(|byte| *byte == b'/')
     }
+}
+
+/// The rest of a path that begins with `..`.
+fn after_dots(path: &[u8]) -> Option<&[u8]> {
+    path.strip_prefix(b"..").filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 fn last_component(path: &[u8]) -> &[u8] {
@@ -220,7 +235,7 @@ impl Call<'_> {
             return Err(failed(libc::EINVAL, "a path has a NUL in it"));
         }
         if desc == NO_DESC {
-            return Ok(Place::Below(Below { base: None, path }));
+            return Ok(Place::Below(Below { base: None, above: None, path }));
         }
         let base = self.agent.descriptions.get(desc)?;
         if path.is_empty() {
@@ -229,7 +244,20 @@ impl Call<'_> {
         if base.file_kind != FileKind::Directory {
             return Err(errno(libc::ENOTDIR));
         }
-        Ok(Place::Below(Below { base: Some(base), path }))
+        let (above, path) = match after_dots(path).filter(|_| base.ino != Ino::ROOT) {
+            Some(rest) => (Some(self.dir_attr(&base)?.parent), rest),
+            None => (None, path),
+        };
+        Ok(Place::Below(Below { base: Some(base), above, path }))
+    }
+
+    /// The attributes of a directory, whose counts are not gathered. One that was removed is still where it was.
+    fn dir_attr(&self, base: &Description) -> Result<Attr> {
+        let way = Way::below(base.ino, b".");
+        match self.agent.wait_for(self.agent.client().resolve(self.agent.who(), way, false))? {
+            Err(Failure { code: Code::Stale, .. }) => Ok(base.removed_attr()),
+            attr => Ok(attr?),
+        }
     }
 
     /// A path below a description.
@@ -274,6 +302,9 @@ impl Call<'_> {
     /// As path_resolution(7); the path if it leads out of the volume.
     pub fn resolve(&self, below: &Below<'_>, follow: bool) -> Result<Attr> {
         let (note, client, who) = (WayNote::default(), self.agent.client(), self.agent.who());
+        if let Some(base) = below.itself() {
+            return self.dir_attr(base);
+        }
         let follow = follow || below.wants_dir();
         let attr = self.walk(below, &note, |way| client.resolve(who, way, follow))?;
         if below.wants_dir() && attr.kind != FileKind::Directory {
@@ -311,7 +342,7 @@ mod tests {
             ("", "", false),
         ];
         for (path, last, wants_dir) in cases {
-            let below = Below { base: None, path: path.as_bytes() };
+            let below = Below { base: None, above: None, path: path.as_bytes() };
             assert_eq!((last_component(path.as_bytes()), below.wants_dir()), (last.as_bytes(), wants_dir), "{path}");
             let bare = below.without_slash();
             assert_eq!((bare.ends_in_slash(), last_component(bare.path)), (false, last.as_bytes()), "{path}");

@@ -33,6 +33,7 @@ impl Call<'_> {
         let is_asked = is(Op::Stat) || is(Op::Access) || is(Op::Open) && (found_nothing || is_for_both);
         if !is_asked
             || self.request.len != WANT_DIRECTORY
+            || below.above.is_some()
             || below.path.split(|byte| *byte == b'/').any(|part| part == b"..")
         {
             return;

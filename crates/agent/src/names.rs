@@ -59,7 +59,8 @@ fn path_after(base: &[u8], trail: &Trail) -> Vec<u8> {
 
 fn place_after(below: &Below<'_>, note: &WayNote) -> NamedAt {
     let base = below.base.as_ref().map_or(b"/".to_vec(), |base| base.place.lock().path.clone());
-    let trail = note.trail();
+    let mut trail = note.trail();
+    trail.ups += usize::from(below.above.is_some());
     NamedAt { path: path_after(&base, &trail), entry: trail.last.map(|name| (trail.dir, name)) }
 }
 
@@ -176,6 +177,9 @@ impl Call<'_> {
 
     /// Only a place, for `O_PATH`.
     fn find(&self, below: &Below<'_>, asked: Asked) -> Result<Found> {
+        if let Some(base) = below.itself() {
+            return Ok(Found { attr: self.resolve(below, true)?, file: None, place: base.place.lock().clone() });
+        }
         let (note, client, who) = (WayNote::default(), self.agent.client(), self.agent.who());
         let follow = !asked.has(libc::O_NOFOLLOW) || below.wants_dir();
         let attr = self.walk(below, &note, |way| client.resolve(who, way, follow))?;
@@ -488,7 +492,11 @@ impl Call<'_> {
         let (client, who) = (self.agent.client(), self.agent.who());
         let NamedAt { path, entry } = description.place.lock().clone();
         let is_there = self.agent.wait_for(client.resolve(who, &path, false))?;
+        let is_short = path.len() <= aze_handles::PATH_BYTES_MAX;
         if is_there.is_ok_and(|attr| attr.ino == description.ino) {
+            if !is_short {
+                return Err(errno(libc::ENAMETOOLONG));
+            }
             return Ok(Answer::with(path));
         }
         let found = self.agent.wait(async {
@@ -507,7 +515,10 @@ impl Call<'_> {
                 [above, b"/", name.as_bytes()].concat()
             }))
         })?;
-        let Some(path) = found else { return Ok(Answer::with([&path, &b" (deleted)"[..]].concat())) };
+        let Some(path) = found else {
+            let path = if is_short { &path[..] } else { b"" };
+            return Ok(Answer { result: 1, ..Answer::with([path, b" (deleted)"].concat()) });
+        };
         description.place.lock().path.clone_from(&path);
         Ok(Answer::with(path))
     }

@@ -25,12 +25,13 @@ pub mod mailbox;
 pub mod shared;
 
 /// Version of these declarations; the agent refuses another one.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
 pub const AT_VARIABLE: &str = "AZE_AT";
-/// Environment, set by the library for exec(2) only: the working directory, if it lies in the volume.
+/// Environment, set by the library for exec(2) only: the working directory, if it lies in the volume, as `N:/path`, or `/path` without
+/// a descriptor N of it.
 pub const CWD_VARIABLE: &str = "AZE_CWD";
 /// Environment: names of programs (last part of their path, separated by commas) that the library leaves alone.
 pub const BYPASS_VARIABLE: &str = "AZE_BYPASS";
@@ -265,7 +266,7 @@ pub enum Op {
     SetFlags,
     /// Reply: struct statfs.
     StatFs,
-    /// desc. Reply: its path in the volume, begins with '/'.
+    /// desc. Reply: its path in the volume, begins with '/'. Result: 0, or 1 if it was removed, and the path is that of before with ` (deleted)`.
     PathOf,
     /// desc: a file's pending writes and their errors, for close(2) where [`Welcome::flush_at_close`] says so.
     Flush,

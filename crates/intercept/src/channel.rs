@@ -6,6 +6,7 @@
 //! told that it does not exist. A forked child finds the numbers and closes them; it gets channels of its own. A child on its
 //! parent's memory, whose descriptors are not the parent's, makes a channel for each call.
 
+use crate::cwd;
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Witness};
 use crate::mailbox::{Ended, Mailbox};
@@ -149,14 +150,24 @@ pub fn is_hidden(fd: i32) -> bool {
 
 fn descriptors() -> impl Iterator<Item = i32> {
     let channels = CHANNELS.iter().map(|channel| channel.fd.load(SeqCst));
-    channels.chain(lookup::descriptors()).chain(named_pipes::descriptors())
+    channels.chain(lookup::descriptors()).chain(named_pipes::descriptors()).chain(cwd::descriptors())
 }
 
 /// Moves a descriptor that is to be this library's to a number that the host hardly uses; gives the one that it has now.
 pub fn hide(low: i32) -> i32 {
     let fd = raise(low);
-    LOWEST.fetch_min(fd, SeqCst);
+    note_hidden(fd);
     fd
+}
+
+/// A copy of a descriptor that is this library's, at such a number; `None` if the host has all of them.
+pub fn hidden_copy(fd: i32) -> Option<i32> {
+    high_copy(fd).inspect(|copy| note_hidden(*copy))
+}
+
+/// A descriptor is this library's where it is.
+pub fn note_hidden(fd: i32) {
+    LOWEST.fetch_min(fd, SeqCst);
 }
 
 /// The lowest descriptor of this library's that is at least `from`.
@@ -534,18 +545,21 @@ fn open_socket() -> Result<i32, i64> {
 
 /// Moves a descriptor to a number that the host hardly uses; gives the one that it has now.
 fn raise(low: i32) -> i32 {
+    let Some(high) = high_copy(low) else { return low };
+    host::close(low);
+    high
+}
+
+/// A copy of a descriptor at such a number, closed by execve(2).
+fn high_copy(fd: i32) -> Option<i32> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let args: Args = [0, libc::RLIMIT_NOFILE as u64, 0, &raw mut limit as u64, 0, 0];
     if raw(libc::SYS_prlimit64, args) < 0 {
-        return low;
+        return None;
     }
-    let from = limit.rlim_cur.min(FD_MAX).saturating_sub((CHANNELS_MAX + SERVERS_MAX) as u64 + 2);
-    let high = call(libc::SYS_fcntl, low as u64, libc::F_DUPFD_CLOEXEC as u64, from);
-    if high < 0 {
-        return low;
-    }
-    host::close(low);
-    high as i32
+    let from = limit.rlim_cur.min(FD_MAX).saturating_sub((CHANNELS_MAX + SERVERS_MAX) as u64 + 4);
+    let high = call(libc::SYS_fcntl, fd as u64, libc::F_DUPFD_CLOEXEC as u64, from);
+    (high >= 0).then_some(high as i32)
 }
 
 /// Header of a packet that is sent or received.

@@ -1,5 +1,6 @@
 //! The environment and the arguments of a new program.
 
+use crate::decimal;
 use crate::exec::Script;
 use crate::host;
 use crate::settings::{AGENT, AT, BYPASS, EXE_VARIABLE, LIBRARY, PRELOAD_VARIABLE, WAY, value_of};
@@ -181,7 +182,11 @@ pub fn complete(variables: u64, program: &[u8], arena: &mut Arena) -> Option<u64
     }
     let mut here = [0u8; cwd::PATH_BYTES_MAX];
     if let Some(length) = cwd::get(&mut here) {
-        set(CWD_VARIABLE, [here.get(..length)?, b"", b""])?;
+        let (path, mut digits) = (here.get(..length)?, [0u8; 20]);
+        match cwd::kept_over_exec() {
+            Some(fd) => set(CWD_VARIABLE, [decimal(fd as u64, &mut digits), b":", path])?,
+            None => set(CWD_VARIABLE, [path, b"", b""])?,
+        }
     }
     put(0);
     Some(list)

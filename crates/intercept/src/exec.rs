@@ -208,30 +208,35 @@ fn find(mut program: Program, arena: &mut Arena) -> Result<Program, i64> {
             Place::Kernels if !itself => place::linked(&mut session, program.directory, program.path),
             found => found,
         };
-        let script = match found {
-            Place::Failed(failed) => return Err(failed),
-            Place::Elsewhere(path) => {
-                program.path = arena.text(&[host::string(path, PATH_BYTES_MAX)]).ok_or(error(libc::ENOMEM))?;
-                program.directory = AT_FDCWD;
-                None
-            }
-            Place::Kernels => script_outside(&program, arena),
-            Place::Ours(target) => match in_the_volume(&mut session, target, &mut program, arena) {
-                Err(LEAVES) => {
-                    let Place::Elsewhere(path) = place::left(&mut session, FIRST, true) else {
-                        return Err(error(libc::ELOOP));
-                    };
-                    program.path = arena.text(&[host::string(path, PATH_BYTES_MAX)]).ok_or(error(libc::ENOMEM))?;
-                    (program.directory, program.flags) = (AT_FDCWD, 0);
-                    None
-                }
-                found => found?,
-            },
-        };
-        let Some(script) = script else { return Ok(program) };
+        let Some(script) = look_at(&mut session, found, &mut program, arena)? else { return Ok(program) };
         program.arguments = arena.script_arguments(&script, program.arguments).ok_or(error(libc::ENOMEM))?;
         program.path = script.interpreter;
         (program.directory, program.flags) = (AT_FDCWD, 0);
+    }
+    Err(error(libc::ELOOP))
+}
+
+/// A script, or the program that is to run: the kernel finds it by what `program` says.
+fn look_at(
+    session: &mut Session,
+    mut place: Place,
+    program: &mut Program,
+    arena: &mut Arena,
+) -> Result<Option<Script>, i64> {
+    for _ in 0..place::LINKS_MAX {
+        match place {
+            Place::Failed(failed) => return Err(failed),
+            Place::Elsewhere(path) => {
+                program.path = arena.text(&[host::string(path, PATH_BYTES_MAX)]).ok_or(error(libc::ENOMEM))?;
+                (program.directory, program.flags) = (AT_FDCWD, 0);
+                return Ok(None);
+            }
+            Place::Kernels => return Ok(script_outside(program, arena)),
+            Place::Ours(target) => match in_the_volume(session, target, program, arena) {
+                Err(LEAVES) => place = place::left(session, FIRST, true),
+                found => return found,
+            },
+        }
     }
     Err(error(libc::ELOOP))
 }
@@ -278,6 +283,8 @@ fn in_the_volume(
     let no_room = error(libc::ENOMEM);
     let asked = session.ask(Request { op: Op::PathOf as u32, desc, ..Request::default() }, &[]);
     let path = match asked {
+        // It has no path that is short enough: the program does not know its own.
+        Ok(reply) if reply.result == error(libc::ENAMETOOLONG) => arena.text(&[]),
         Ok(reply) if reply.result < 0 => return finish(Err(reply.result)),
         Ok(reply) => arena.text(&[settings::AT.get(), session.bytes(&reply)]),
         Err(failed) => return finish(Err(failed)),
@@ -291,7 +298,8 @@ fn in_the_volume(
         Err(failed) => return finish(Err(failed)),
     };
     if let Some(script) = script(head, if is_named { program.path } else { path }, arena) {
-        return finish(Ok(Some(script)));
+        let has_path = is_named || host::read::<u8>(path) != 0;
+        return finish(if has_path { Ok(Some(script)) } else { Err(error(libc::ENAMETOOLONG)) });
     }
     match mapping::contents(desc, 0, stat.size) {
         Ok(copy) => {

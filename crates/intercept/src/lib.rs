@@ -85,8 +85,8 @@ extern "C" fn start(count: i32, arguments: *const *const u8, environment: *const
         symbols => by_sites(symbols),
     };
     let Some(counts) = counts else { return };
-    if let Some(here) = settings::working_directory(environment) {
-        names::begin_in(here);
+    if let Some((path, fd)) = settings::working_directory(environment) {
+        names::begin_in(path, fd);
     }
     environment::clean(environment);
     if mode.verbose {

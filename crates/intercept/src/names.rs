@@ -1,16 +1,14 @@
 //! Making, removing and renaming of names; links; the working directory.
 
-use crate::channel::{FIRST, FOURTH, SECOND, Session, THIRD};
+use crate::channel::{self, FIRST, FOURTH, SECOND, Session, THIRD};
+use crate::cwd::{self, Held};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
-use crate::place::{self, PATH_BYTES_MAX, PathCall, Place, Target};
+use crate::place::{self, LINKS_MAX, PATH_BYTES_MAX, PathCall, Place, Target};
 use crate::settings::EXE;
-use crate::{cwd, open, paths, process, stat};
+use crate::{paths, process, stat};
 use aze_calls::{LEAVES, NO_DESC, Op, Request};
 use libc::AT_FDCWD;
-
-/// Symbolic links over the border that the two paths of a call may have.
-const LINKS_MAX: u32 = 40;
 
 /// Handles these calls.
 pub fn handle(number: i64, args: Args) -> i64 {
@@ -189,7 +187,7 @@ fn readlink(number: i64, args: Args, dir: Option<usize>, path: usize, to: u64, r
                 && text.starts_with(b"/proc/")
                 && let Fd::Ours(desc) = fds::of(fd)
             {
-                return path_of(desc, to, room);
+                return link_of(desc, to, room);
             }
         }
     } else if host::is_memory(address) && dir.is_some() {
@@ -209,18 +207,30 @@ fn ask_link(session: &mut Session, target: Target, to: u64, room: u64) -> i64 {
     }
 }
 
-/// The path of a description, as the host sees it.
-fn path_of(desc: u64, to: u64, room: u64) -> i64 {
+/// The text of a link to a description, as procfs shows it.
+fn link_of(desc: u64, to: u64, room: u64) -> i64 {
     let mut session = match Session::begin() {
         Ok(session) => session,
         Err(failed) => return failed,
     };
-    match open::by_name(&mut session, Target { desc, path: b"" }) {
-        Ok(target) => match stat::seen(&session, FIRST, target.path) {
+    let asked = session.ask(Request { op: Op::PathOf as u32, desc, ..Request::default() }, &[]);
+    match asked {
+        Ok(reply) if reply.result >= 0 => match stat::seen(&session, FIRST, session.bytes(&reply)) {
             Some(length) => give(session.area(FIRST).get(..length).unwrap_or(&[]), to, room),
             None => error(libc::ENAMETOOLONG),
         },
+        Ok(reply) => reply.result,
         Err(failed) => failed,
+    }
+}
+
+/// The path of a description; ENOENT if it was removed.
+fn path_of(session: &mut Session, desc: u64) -> Result<&'static [u8], i64> {
+    let reply = session.ask(Request { op: Op::PathOf as u32, desc, ..Request::default() }, &[])?;
+    match reply.result {
+        0 => Ok(session.bytes(&reply)),
+        failed if failed < 0 => Err(failed),
+        _ => Err(error(libc::ENOENT)),
     }
 }
 
@@ -246,7 +256,7 @@ pub fn directory(number: i64, args: Args) -> i64 {
             let call = PathCall { number, args, dir: None, path: 0, follows: true };
             let result = place::run(&call, |session, target| {
                 inside = true;
-                let changed = chdir(session, target);
+                let changed = chdir(session, target, None);
                 inside = changed != LEAVES;
                 changed
             });
@@ -257,8 +267,10 @@ pub fn directory(number: i64, args: Args) -> i64 {
         }
         _ => match fds::of(argument(args[0])) {
             Fd::Failed(failed) => failed,
-            Fd::Ours(desc) => Session::begin()
-                .map_or_else(|failed| failed, |mut session| chdir(&mut session, Target { desc, path: b"" })),
+            Fd::Ours(desc) => Session::begin().map_or_else(
+                |failed| failed,
+                |mut session| chdir(&mut session, Target { desc, path: b"" }, Some(argument(args[0]))),
+            ),
             Fd::Kernels => {
                 let result = raw(number, args);
                 if result >= 0 {
@@ -270,8 +282,8 @@ pub fn directory(number: i64, args: Args) -> i64 {
     }
 }
 
-/// Changes to a directory of the volume: it must be one, and may be searched; its path without links is kept.
-fn chdir(session: &mut Session, target: Target) -> i64 {
+/// Changes to a directory of the volume: it must be one, and the host may search it. `fd` is the host's descriptor, if the call names one.
+fn chdir(session: &mut Session, target: Target, fd: Option<i32>) -> i64 {
     match stat::fetch(session, target, true) {
         Ok(stat) if stat.mode & libc::S_IFMT != libc::S_IFDIR => return error(libc::ENOTDIR),
         Ok(_) => {}
@@ -284,41 +296,58 @@ fn chdir(session: &mut Session, target: Target) -> i64 {
         Ok(_) => {}
         Err(failed) => return failed,
     }
-    if target.path.is_empty() {
-        return match open::by_name(session, target) {
-            Ok(found) => cwd::set(found.path).map_or_else(|failed| failed, |()| 0),
-            Err(failed) => failed,
-        };
-    }
-    let flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
-    let request = Request { op: Op::Open as u32, desc: target.desc, a: flags, ..Request::default() };
-    let (reply, fd) = match session.ask_with_fd(request, &[target.path]) {
-        Ok((reply, Some(fd))) if reply.result >= 0 => (reply, fd),
-        Ok((reply, _)) => return if reply.result < 0 { reply.result } else { error(libc::EMFILE) },
+    let held = match fd {
+        Some(fd) => cwd::held(fd, target.desc),
+        None => match opened(session, target) {
+            Ok(held) => Some(held),
+            Err(failed) => return failed,
+        },
+    };
+    let desc = held.map_or(target.desc, |held| held.desc);
+    let path = match path_of(session, desc) {
+        Ok(path) => path,
+        // The directory itself is held.
+        Err(_) if held.is_some() => b"",
         Err(failed) => return failed,
     };
-    let found = open::by_name(session, Target { desc: reply.desc, path: b"" });
-    host::close(fd);
-    match found {
-        Ok(found) => cwd::set(found.path).map_or_else(|failed| failed, |()| 0),
-        Err(failed) => failed,
+    cwd::set(path, held).map_or_else(|failed| failed, |()| 0)
+}
+
+/// Opens a directory, for a descriptor of this library's.
+fn opened(session: &mut Session, target: Target) -> Result<Held, i64> {
+    let flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
+    let request = Request { op: Op::Open as u32, desc: target.desc, a: flags, ..Request::default() };
+    match session.ask_with_fd(request, &[target.path])? {
+        (reply, Some(fd)) if reply.result >= 0 => Ok(Held { desc: reply.desc, fd: channel::hide(fd) }),
+        (reply, _) => Err(if reply.result < 0 { reply.result } else { error(libc::EMFILE) }),
     }
 }
 
 fn getcwd(args: Args) -> i64 {
-    let session = match Session::begin() {
+    let mut session = match Session::begin() {
         Ok(session) => session,
         Err(failed) => return failed,
     };
     let room = session.area(THIRD);
-    let Some(length) = cwd::get(room) else {
-        drop(session);
-        return raw(libc::SYS_getcwd, args);
+    let path: &'static [u8] = match cwd::desc() {
+        None => {
+            drop(session);
+            return raw(libc::SYS_getcwd, args);
+        }
+        Some(NO_DESC) => {
+            let length = cwd::get(room).unwrap_or(0);
+            room.get(..length).unwrap_or(&[])
+        }
+        Some(desc) => match path_of(&mut session, desc) {
+            Ok(path) => path,
+            Err(failed) => return failed,
+        },
     };
-    let path: &'static [u8] = room.get(..length).unwrap_or(&[]);
-    let Some(length) = stat::seen(&session, FIRST, path) else { return error(libc::ENAMETOOLONG) };
     // With the NUL, as the kernel counts it.
-    let bytes = length + 1;
+    let bytes = stat::seen(&session, FIRST, path).unwrap_or(PATH_BYTES_MAX) + 1;
+    if bytes > PATH_BYTES_MAX {
+        return error(libc::ENAMETOOLONG);
+    }
     if (args[1] as usize) < bytes {
         return error(libc::ERANGE);
     }
@@ -329,9 +358,18 @@ fn getcwd(args: Args) -> i64 {
     bytes as i64
 }
 
-/// At the start: the working directory that the program before execve(2) had, if it is still there.
-pub fn begin_in(path: &'static [u8]) {
-    if let Ok(mut session) = Session::begin() {
-        chdir(&mut session, Target { desc: NO_DESC, path });
+/// At the start: the working directory that the program before execve(2) had. It is found by its path if its descriptor was closed.
+pub fn begin_in(path: &'static [u8], fd: Option<i32>) {
+    if let Some(fd) = fd
+        && let Fd::Ours(desc) = fds::of(fd)
+    {
+        fds::forget(fd);
+        channel::note_hidden(fd);
+        host::call(libc::SYS_fcntl, fd as u64, libc::F_SETFD as u64, libc::FD_CLOEXEC as u64);
+        let _ = cwd::set(path, Some(Held { desc, fd }));
+    } else if !path.is_empty()
+        && let Ok(mut session) = Session::begin()
+    {
+        chdir(&mut session, Target { desc: NO_DESC, path }, None);
     }
 }

@@ -1,13 +1,13 @@
 //! Opening and closing.
 
-use crate::channel::{self, Session, THIRD};
+use crate::channel::{self, Session};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
 use crate::lookup::{self, Key, Looked};
 use crate::named_pipes::{self, Opened};
 use crate::place::{self, PathCall, Target};
-use crate::{paths, process, shared};
-use aze_calls::{NO_DESC, Op, Reply, Request};
+use crate::{process, shared};
+use aze_calls::{Op, Reply, Request};
 
 /// struct open_how of openat2(2): flags, mode, resolve.
 const HOW_BYTES: u64 = 24;
@@ -136,21 +136,6 @@ fn with_pipe(
             other
         }
     }
-}
-
-/// The target by its path, also if it is a description.
-pub fn by_name(session: &mut Session, target: Target) -> Result<Target, i64> {
-    if !target.path.is_empty() {
-        return Ok(target);
-    }
-    let request = Request { op: Op::PathOf as u32, desc: target.desc, ..Request::default() };
-    let reply = session.ask(request, &[])?;
-    if reply.result < 0 {
-        return Err(reply.result);
-    }
-    let room = session.area(THIRD);
-    let length = paths::join(room, &[session.bytes(&reply)]).ok_or(error(libc::ENAMETOOLONG))?;
-    Ok(Target { desc: NO_DESC, path: room.get(..length).unwrap_or(&[]) })
 }
 
 /// close(2).

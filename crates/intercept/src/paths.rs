@@ -94,6 +94,15 @@ fn own_proc(path: &[u8], pid: u32) -> Option<&[u8]> {
     if process == pid { rest.strip_prefix(b"/") } else { None }
 }
 
+/// The path of a working directory, empty if it is not known, and its descriptor: `N:/path`, or `/path` alone.
+pub fn working_directory(text: &[u8]) -> Option<(&[u8], Option<i32>)> {
+    let (path, fd) = match number(text) {
+        Some((fd, rest)) => (rest.strip_prefix(b":")?, Some(i32::try_from(fd).ok()?)),
+        None => (text, None),
+    };
+    (path.first() == Some(&b'/') || path.is_empty() && fd.is_some()).then_some((path, fd))
+}
+
 /// The decimal number at the beginning, and the rest.
 fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -172,6 +181,16 @@ mod tests {
         assert_eq!(descriptor(b"/dev/fd/99999999999", 7), None);
         assert!(is_own_program(b"/proc/self/exe", 7) && is_own_program(b"/proc/7/exe", 7));
         assert!(!is_own_program(b"/proc/8/exe", 7) && !is_own_program(b"/proc/self/exe2", 7));
+    }
+
+    #[test]
+    fn a_working_directory_has_a_path_or_a_descriptor() {
+        assert_eq!(working_directory(b"/a/b"), Some((&b"/a/b"[..], None)));
+        assert_eq!(working_directory(b"65000:/a"), Some((&b"/a"[..], Some(65_000))));
+        assert_eq!(working_directory(b"7:"), Some((&b""[..], Some(7))));
+        for text in [&b""[..], b"a", b"7", b"7:a", b":/a", b"99999999999:/a"] {
+            assert_eq!(working_directory(text), None);
+        }
     }
 
     #[test]

@@ -9,12 +9,12 @@ use crate::host::{self, Args, error, raw};
 use crate::paths;
 use crate::settings::AT;
 use crate::{cwd, process};
-use aze_calls::{LEAVES, NO_DESC, Op, Request};
+use aze_calls::{LEAVES, NO_DESC};
 use core::mem::MaybeUninit;
 use libc::AT_FDCWD;
 
 /// Symbolic links over the border that a path may have, as in the kernel.
-const LINKS_MAX: u32 = 40;
+pub const LINKS_MAX: u32 = 40;
 
 /// Longest path, with its NUL, that is looked at on the stack.
 const SHORT_BYTES_MAX: usize = 256;
@@ -346,43 +346,22 @@ pub fn locate(session: &mut Session, directory: i32, path: &'static [u8], area: 
     if path.first() == Some(&b'/') {
         return absolute(session, path, area, follows);
     }
-    let room = session.area(area);
-    if directory == AT_FDCWD {
-        let spare = session.area(REPLY);
-        let Some(length) = cwd::get(spare) else { return Place::Kernels };
-        let here = spare.get(..length).unwrap_or(&[]);
-        if path.is_empty() {
-            return Place::Failed(error(libc::ENOENT));
-        }
-        return match paths::join(room, &[AT.get(), here, b"/", path]) {
-            Some(length) => absolute_in(session, length, area, follows),
-            None => Place::Failed(error(libc::ENAMETOOLONG)),
-        };
+    let found = if directory == AT_FDCWD { cwd::desc().map_or(Fd::Kernels, Fd::Ours) } else { fds::of(directory) };
+    match found {
+        Fd::Kernels => Place::Kernels,
+        Fd::Failed(failed) => Place::Failed(failed),
+        Fd::Ours(_) if path.is_empty() => Place::Failed(error(libc::ENOENT)),
+        Fd::Ours(NO_DESC) => from_path(session, path, area, follows),
+        // The agent says where the path leaves the volume.
+        Fd::Ours(desc) => Place::Ours(Target { desc, path }),
     }
-    let desc = match fds::of(directory) {
-        Fd::Kernels => return Place::Kernels,
-        Fd::Failed(failed) => return Place::Failed(failed),
-        Fd::Ours(desc) => desc,
-    };
-    if path.is_empty() {
-        return Place::Failed(error(libc::ENOENT));
-    }
-    if !paths::climbs(path) {
-        return Place::Ours(Target { desc, path });
-    }
-    from_description(session, desc, b"/", path, area, follows)
 }
 
-/// A path that begins at a description: by the description's own path.
-fn from_description(session: &mut Session, desc: u64, slash: &[u8], path: &[u8], area: Area, follows: bool) -> Place {
-    let request = Request { op: Op::PathOf as u32, desc, ..Request::default() };
-    let here = match session.ask(request, &[]) {
-        Ok(reply) if reply.result >= 0 => session.bytes(&reply),
-        Ok(reply) => return Place::Failed(reply.result),
-        Err(failed) => return Place::Failed(failed),
-    };
-    let room = session.area(area);
-    match paths::join(room, &[AT.get(), here, slash, path]) {
+/// A path that begins in a working directory known by its path alone.
+fn from_path(session: &mut Session, path: &[u8], area: Area, follows: bool) -> Place {
+    let (room, spare) = (session.area(area), session.area(REPLY));
+    let Some(length) = cwd::get(spare) else { return Place::Kernels };
+    match paths::join(room, &[AT.get(), spare.get(..length).unwrap_or(&[]), b"/", path]) {
         Some(length) => absolute_in(session, length, area, follows),
         None => Place::Failed(error(libc::ENAMETOOLONG)),
     }
@@ -423,8 +402,7 @@ fn absolute(session: &mut Session, path: &'static [u8], area: Area, follows: boo
     }
     match paths::descriptor(path, process_number()) {
         Some((fd, rest)) if follows || !rest.is_empty() => match fds::of(fd) {
-            Fd::Ours(desc) if rest.is_empty() => Place::Ours(Target { desc, path: b"" }),
-            Fd::Ours(desc) => from_description(session, desc, b"", rest, area, follows),
+            Fd::Ours(desc) => Place::Ours(Target { desc, path: rest }),
             _ => Place::Kernels,
         },
         _ => Place::Kernels,

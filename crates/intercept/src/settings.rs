@@ -3,6 +3,7 @@
 //! Read once, at the start, into memory of its own: the host may change its environment at any time.
 
 use crate::host;
+use crate::paths;
 use aze_calls::{AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, VERBOSE_VARIABLE, WAY_VARIABLE};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -157,9 +158,9 @@ pub fn is_left_alone(program: &[u8], environment: u64) -> bool {
     is_listed(variable(environment, BYPASS_VARIABLE).unwrap_or(b""), program)
 }
 
-/// The working directory that the process before execve(2) had in the volume.
-pub fn working_directory(environment: u64) -> Option<&'static [u8]> {
-    variable(environment, CWD_VARIABLE).filter(|path| path.first() == Some(&b'/'))
+/// The working directory that the process before execve(2) had in the volume: its path, and its descriptor.
+pub fn working_directory(environment: u64) -> Option<(&'static [u8], Option<i32>)> {
+    variable(environment, CWD_VARIABLE).and_then(paths::working_directory)
 }
 
 /// Address and length of the agent's address.

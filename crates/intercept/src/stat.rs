@@ -105,9 +105,14 @@ pub fn itself(fd: i32) -> Result<Option<Itself>, i64> {
 
 /// The working directory, which lies in the volume.
 pub fn here(session: &Session) -> Target {
-    let room = session.area(channel::FIRST);
-    let length = cwd::get(room).unwrap_or(0);
-    Target { desc: NO_DESC, path: room.get(..length).unwrap_or(b"/") }
+    match cwd::desc() {
+        Some(desc) if desc != NO_DESC => Target { desc, path: b"" },
+        _ => {
+            let room = session.area(channel::FIRST);
+            let length = cwd::get(room).unwrap_or(0);
+            Target { desc: NO_DESC, path: room.get(..length).unwrap_or(b"/") }
+        }
+    }
 }
 
 /// What a published index says, or else the agent; the error may be LEAVES.

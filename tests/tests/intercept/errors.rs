@@ -27,7 +27,7 @@ make('u')
 ";
 
 /// Runs a program in an empty directory of the volume and in one of the local file system.
-fn says_the_same(test: &str, text: &str) {
+pub fn says_the_same(test: &str, text: &str) {
     let Some((place, _)) = volume(test) else { return };
     let (local, program) = (place.path("local"), place.path("program.py"));
     fs::create_dir(&local).expect("a directory");
