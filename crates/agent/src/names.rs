@@ -386,6 +386,27 @@ impl Call<'_> {
                 _ => errno(libc::EBUSY),
             });
         }
+        let is_there = |path: &Below<'_>| self.resolve(&path.without_slash(), false).is_ok();
+        match self.rename_names(&from, &to, flags) {
+            Err(Fault::Failed(error))
+                if error.errno == libc::EISDIR && self.is_onto_above(&from, &to).unwrap_or(false) =>
+            {
+                Err(errno(libc::ENOTEMPTY))
+            }
+            // Linux looks whether the new name is there before it looks at what both are.
+            Err(Fault::Failed(error))
+                if flags == libc::RENAME_NOREPLACE
+                    && matches!(error.errno, libc::ENOTDIR | libc::EINVAL)
+                    && is_there(&from)
+                    && is_there(&to) =>
+            {
+                Err(errno(libc::EEXIST))
+            }
+            done => done.map(|()| Answer::default()),
+        }
+    }
+
+    fn rename_names(&self, from: &Below<'_>, to: &Below<'_>, flags: u32) -> Result<()> {
         let (client, who) = (self.agent.client(), self.agent.who());
         if from.wants_dir() || to.wants_dir() {
             // A symbolic link to a directory is none.
@@ -405,8 +426,21 @@ impl Call<'_> {
             let (to_dir, to_name) = client.resolve_parent(who, to_way).await?;
             client.exchange(who, dir, &name, to_dir, &to_name).await
         });
-        unless_it_left(&first, unless_the_second_left(&second, renamed))?;
-        Ok(Answer::default())
+        unless_it_left(&first, unless_the_second_left(&second, renamed))
+    }
+
+    /// Whether the second path means a directory that leads to the first one: Linux looks for that before it compares their kinds.
+    fn is_onto_above(&self, from: &Below<'_>, to: &Below<'_>) -> Result<bool> {
+        let above = self.resolve(&to.without_slash(), false)?.ino;
+        let (note, client, who) = (WayNote::default(), self.agent.client(), self.agent.who());
+        self.agent.wait(async {
+            let way = Way::below(from.dir(), from.path).seen_at(self.agent.at(), &note);
+            let (mut dir, _) = client.resolve_parent(who, way).await?;
+            while dir != above && dir != Ino::ROOT {
+                dir = client.getattr(who, dir).await?.parent;
+            }
+            Ok(dir == above)
+        })
     }
 
     /// linkat(2).

@@ -337,3 +337,27 @@ print(sorted(os.listdir('.')), sorted(os.listdir('d')), os.stat('u').st_size, os
 ",
     );
 }
+
+/// A file that is renamed onto a directory above it was refused with EISDIR.
+#[test]
+fn a_rename_onto_a_directory_above_says_that_it_is_not_empty() {
+    says_the_same(
+        "a_rename_onto_a_directory_above_says_that_it_is_not_empty",
+        r"
+import shutil
+def tree():
+    shutil.rmtree('t', ignore_errors=True)
+    os.makedirs('t/a/b/c'); os.makedirs('t/e'); make('t/a/b/f'); make('t/u'); os.symlink('x', 't/a/b/l'); os.symlink('..', 't/a/b/up')
+def rename(source, target, flags):
+    tree()
+    say(f'{source} {target} {flags}', lambda: call(316, AT_FDCWD, b't/' + source.encode(), AT_FDCWD, b't/' + target.encode(), flags))
+for source in ('a/b/f', 'a/b/l', 'a/b/c', 'a/b', 'a', 'a/b/none', 'a/b/up/b/f', 'u', 'e'):
+    for target in ('a', 'a/b', 'a/b/c', 'a/.', 'a/', 'a/b/', 'a/b/up', 'e'): rename(source, target, 0)
+    for target in ('a', 'a/b', 'a/'): rename(source, target, 1)
+    for target in ('a', 'a/b', 'a/b/f'): rename(source, target, 2)
+tree()
+d = os.open('t/a/b', os.O_RDONLY)
+for target in ('..', '../../a', '../../../t', 'c'): say(f'f {target}', lambda: os.rename('f', target, src_dir_fd=d, dst_dir_fd=d))
+",
+    );
+}
