@@ -28,6 +28,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 /// Holes take no memory and do not count.
 pub const CONTENTS_BYTES_MAX: u64 = 1 << 30;
 
+/// Bytes of a page of memory: a mapping shows what lies behind a file's end up to there.
+const PAGE_BYTES: u64 = 4096;
+
 /// Changed bytes with fewer unchanged ones than this between them are written together.
 const GAP_BYTES: usize = 64;
 
@@ -206,6 +209,9 @@ impl Memory {
         if len != self.len {
             self.seen.set_len(len)?;
             self.known.set_len(len)?;
+            // What programs have stored behind the end, in its page, is no part of the file (mmap(2)).
+            let end = self.len.next_multiple_of(PAGE_BYTES).min(len);
+            self.seen.write_all_at(&vec![0; end.saturating_sub(self.len) as usize], self.len)?;
             self.len = len;
         }
         Ok(())

@@ -361,3 +361,42 @@ for target in ('..', '../../a', '../../../t', 'c'): say(f'f {target}', lambda: o
 ",
     );
 }
+
+/// Bytes that a program had stored behind the end of a file came into it when it grew.
+#[test]
+fn what_is_stored_behind_the_end_of_a_file_is_never_seen() {
+    says_the_same(
+        "what_is_stored_behind_the_end_of_a_file_is_never_seen",
+        r"
+class Memory:
+    def __init__(self, fd, bytes):
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+        self.at = libc.mmap(None, bytes, 3, 1, fd, 0)
+        self.bytes = bytes
+    def put(self, at, text): ctypes.memmove(self.at + at, text, len(text))
+    def get(self, at, count): return ctypes.string_at(self.at + at, count)
+    def sync(self): libc.msync(ctypes.c_void_p(self.at), ctypes.c_size_t(self.bytes), 4)
+grows = {
+    'cut': lambda fd: os.ftruncate(fd, 200), 'cut by name': lambda fd: os.truncate('f', 200), 'written': lambda fd: os.pwrite(fd, b'y', 199),
+    'allocated': lambda fd: os.posix_fallocate(fd, 0, 200), 'cut over pages': lambda fd: os.ftruncate(fd, 5000),
+    'written over pages': lambda fd: os.pwrite(fd, b'y', 4999), 'appended': lambda fd: os.write(os.open('f', os.O_WRONLY | os.O_APPEND), b'y' * 190),
+    'shorter, and longer': lambda fd: (os.ftruncate(fd, 5), os.ftruncate(fd, 200)),
+    'by another process': lambda fd: os.system('truncate -s 200 f'),
+}
+for name, grow in grows.items():
+    for synced in (False, True):
+        make('f')
+        fd = os.open('f', os.O_RDWR)
+        memory = Memory(fd, 4096)
+        memory.put(100, b'hidden'); memory.put(3, b'seen'); memory.put(8, b'over')
+        if synced: memory.sync()
+        print(os.pread(fd, 10, 0), os.fstat(fd).st_size)
+        grow(fd)
+        print(name, synced, os.pread(fd, 5000, 0), os.fstat(fd).st_size, memory.get(0, 12), memory.get(100, 6))
+        memory.put(100, b'now'); memory.sync()
+        print(os.pread(fd, 6, 100))
+        os.close(fd); os.unlink('f')
+",
+    );
+}
