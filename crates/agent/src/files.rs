@@ -313,6 +313,9 @@ impl Call<'_> {
             reading = From::of(&from, self.request.offset)?;
         }
         let (from_at, to_at) = (reading.at, writing.at);
+        if to_at >= FILE_BYTES_MAX {
+            return Err(errno(libc::EFBIG));
+        }
         self.stored_is_written(from.ino);
         if from.ino == to.ino {
             // What lies behind the file's end is not copied, and overlaps with nothing.

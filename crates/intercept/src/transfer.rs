@@ -1,7 +1,7 @@
 //! Copies between descriptors that the kernel would make.
 
 use crate::channel::{self, Session};
-use crate::descriptors::ask;
+use crate::descriptors::{ask, stat_of};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
 use crate::limits;
@@ -21,8 +21,8 @@ enum End {
 pub fn sendfile(args: Args) -> i64 {
     let (out, from) = match (end(args[0]), end(args[1])) {
         (Ok(End::Kernels(_)), Ok(End::Kernels(_))) => return raw(libc::SYS_sendfile, args),
-        (Ok(out), Ok(from)) => (out, from),
-        (Err(failed), _) | (_, Err(failed)) => return failed,
+        (_, Err(failed)) => return failed,
+        (out, Ok(from)) => (out, from),
     };
     let (position, count) = (args[2], args[3].min(TRANSFER_BYTES_MAX));
     let mut session = match Session::begin() {
@@ -32,13 +32,16 @@ pub fn sendfile(args: Args) -> i64 {
     if let Err(failed) = session.connect() {
         return failed;
     }
-    let mut at = match offset(position) {
-        Ok(at) => at,
-        Err(failed) => return failed,
+    let checked = offset_before(position, args[3])
+        .and_then(|at| out.and_then(|out| may_be_target(&mut session, out, at).map(|()| (at, out))));
+    let (mut at, out) = match checked {
+        Ok(checked) if count > 0 => checked,
+        checked => {
+            // The kernel looks at the source first, which reading does here.
+            let checked = may_be_source(&mut session, from, position).and(checked);
+            return checked.and_then(|(at, _)| send_nothing(from, at)).map_or_else(|failed| failed, |()| 0);
+        }
     };
-    if let Err(failed) = may_be_target(&mut session, out) {
-        return failed;
-    }
     let mut done = 0u64;
     while done < count {
         let len = (count - done).min(WINDOW_BYTES as u64);
@@ -84,6 +87,14 @@ fn offset(at: u64) -> Result<u64, i64> {
     if offset > i64::MAX as u64 { Err(error(libc::EINVAL)) } else { Ok(offset) }
 }
 
+/// The same, for a call of so many bytes: EINVAL if it would end where no offset can be.
+fn offset_before(at: u64, count: u64) -> Result<u64, i64> {
+    let begin = offset(at)?;
+    let from = if begin == POSITION { 0 } else { begin };
+    let end = i64::try_from(count).ok().and_then(|count| count.checked_add(from as i64));
+    if end.is_none() { Err(error(libc::EINVAL)) } else { Ok(begin) }
+}
+
 fn end(fd: u64) -> Result<End, i64> {
     match fds::of_open(argument(fd)) {
         Fd::Kernels => Ok(End::Kernels(argument(fd))),
@@ -92,18 +103,52 @@ fn end(fd: u64) -> Result<End, i64> {
     }
 }
 
-/// Whether sendfile(2) may write there: EBADF if it is not open for writing, EINVAL if each write goes to its end.
-fn may_be_target(session: &mut Session, out: End) -> Result<(), i64> {
-    let flags = match out {
+/// Whether sendfile(2) may read there: EBADF if it is not open for reading, ESPIPE of a pipe at an offset.
+fn may_be_source(session: &mut Session, from: End, position: u64) -> Result<(), i64> {
+    let flags = flags_of_end(session, from)?;
+    if flags & libc::O_PATH != 0 || !matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR) {
+        return Err(error(libc::EBADF));
+    }
+    match from {
+        End::Kernels(fd) if host::is_memory(position) => {
+            let place = position_in(fd);
+            if place < 0 { Err(place) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What sendfile(2) says of no bytes at an offset: it is beyond all files, or the source has no position.
+fn send_nothing(from: End, at: u64) -> Result<(), i64> {
+    match from {
+        _ if at == i64::MAX as u64 => Err(error(libc::EOVERFLOW)),
+        End::Kernels(fd) if position_in(fd) < 0 => Err(error(libc::EINVAL)),
+        _ => Ok(()),
+    }
+}
+
+fn position_in(fd: i32) -> i64 {
+    call(libc::SYS_lseek, fd as u64, 0, libc::SEEK_CUR as u64)
+}
+
+/// Whether sendfile(2) may write bytes from the source's offset `at` there: EBADF if it is not open for writing, EINVAL if each write
+/// goes to its end.
+fn may_be_target(session: &mut Session, out: End, at: u64) -> Result<(), i64> {
+    match flags_of_end(session, out)? {
+        flags if flags & libc::O_PATH != 0 => Err(error(libc::EBADF)),
+        flags if !matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) => Err(error(libc::EBADF)),
+        flags if flags & libc::O_APPEND != 0 && at != i64::MAX as u64 => Err(error(libc::EINVAL)),
+        _ => Ok(()),
+    }
+}
+
+/// The flags of an end; EBADF if it is closed.
+fn flags_of_end(session: &mut Session, end: End) -> Result<i32, i64> {
+    let flags = match end {
         End::Kernels(fd) => flags_of(fd),
         End::Ours(desc) => session.ask(Request { op: Op::GetFlags as u32, desc, ..Request::default() }, &[])?.result,
     };
-    match flags as i32 {
-        _ if flags < 0 => Err(flags),
-        flags if flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_RDONLY => Err(error(libc::EBADF)),
-        flags if flags & libc::O_APPEND != 0 => Err(error(libc::EINVAL)),
-        _ => Ok(()),
-    }
+    if flags < 0 { Err(flags) } else { Ok(flags as i32) }
 }
 
 /// The flags of a descriptor of the kernel's; EBADF if it is closed, or this library's.
@@ -175,9 +220,8 @@ pub fn copy_file_range(args: Args) -> i64 {
         (Ok(End::Kernels(_)), Ok(End::Kernels(_))) => return raw(libc::SYS_copy_file_range, args),
         (Ok(End::Ours(from)), Ok(End::Ours(to))) => (from, to),
         (Err(failed), _) | (_, Err(failed)) => return failed,
-        (_, Ok(End::Kernels(fd))) | (Ok(End::Kernels(fd)), _) => {
-            let flags = flags_of(fd);
-            return if flags < 0 { flags } else { error(libc::EXDEV) };
+        (Ok(End::Ours(desc)), Ok(End::Kernels(fd))) | (Ok(End::Kernels(fd)), Ok(End::Ours(desc))) => {
+            return over_the_border(desc, fd);
         }
     };
     if args[5] as u32 != 0 {
@@ -185,7 +229,17 @@ pub fn copy_file_range(args: Args) -> i64 {
     }
     let (source, target) = match (offset(args[1]), offset(args[3])) {
         (Ok(source), Ok(target)) => (source, target),
-        (Err(failed), _) | (_, Err(failed)) => return failed,
+        (Err(failed), _) | (_, Err(failed)) => {
+            // The kernel looks at the files first, then whether an end is beyond all numbers.
+            let nothing = Request { op: Op::Copy as u32, desc: from, a: to, ..Request::default() };
+            let wraps = |at: u64| host::is_memory(at) && host::read::<u64>(at).checked_add(args[4]).is_none();
+            let refused = ask(nothing);
+            return match () {
+                () if refused < 0 => refused,
+                () if wraps(args[1]) || wraps(args[3]) => error(libc::EOVERFLOW),
+                () => failed,
+            };
+        }
     };
     let len = args[4].min(TRANSFER_BYTES_MAX);
     let room = Session::begin().and_then(|mut session| limits::room(&mut session, to, target, len));
@@ -204,4 +258,27 @@ pub fn copy_file_range(args: Args) -> i64 {
         }
     }
     copied
+}
+
+/// Why a copy between the volume and another file system is refused: EXDEV, if both are files.
+fn over_the_border(desc: u64, fd: i32) -> i64 {
+    let flags = flags_of(fd);
+    if flags < 0 {
+        return flags;
+    }
+    let mut about = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    if call(libc::SYS_fstat, fd as u64, about.as_mut_ptr() as u64, 0) < 0 {
+        return error(libc::EBADF);
+    }
+    // SAFETY: zeros are a valid stat, and fstat(2) has put one over them.
+    let kind = unsafe { about.assume_init() }.st_mode & libc::S_IFMT;
+    match kind {
+        libc::S_IFREG => error(libc::EXDEV),
+        libc::S_IFDIR => error(libc::EISDIR),
+        _ => {
+            let ours = Session::begin().and_then(|mut session| stat_of(&mut session, desc));
+            let is_dir = ours.is_ok_and(|ours| ours.mode & libc::S_IFMT == libc::S_IFDIR);
+            error(if is_dir { libc::EISDIR } else { libc::EINVAL })
+        }
+    }
 }

@@ -362,6 +362,44 @@ for target in ('..', '../../a', '../../../t', 'c'): say(f'f {target}', lambda: o
     );
 }
 
+/// A count of 0 succeeded where the kernel refuses the descriptors, and an offset of -1 was the file's position.
+#[test]
+fn copies_of_nothing_are_refused_as_others_are() {
+    says_the_same(
+        "copies_of_nothing_are_refused_as_others_are",
+        r"
+make('v', 100)
+r, w, rw, a, d, p = (os.open(*args) for args in (('u', 0), ('u', 1), ('v', 2), ('v', 2 | os.O_APPEND), ('.', 0), ('u', os.O_PATH)))
+pipe = os.pipe()
+local = os.open('/etc/passwd', os.O_RDONLY)
+names = {r: 'r', w: 'w', rw: 'rw', a: 'a', d: 'd', p: 'p', pipe[0]: 'pipe', pipe[1]: 'pipe', 999: 'none'}
+offsets = {'none': 0, '0': 0, '-1': -1, '5': 5, 'min': -(1 << 63), 'max': (1 << 63) - 1, 'end': 1 << 40}
+def at(name): return 0 if name == 'none' else ctypes.create_string_buffer(struct.pack('q', offsets[name]), 8)
+def sends(out, source, offset, count):
+    # What takes all of it, or waits for another process, is no error.
+    if count and offset in ('none', '0', '5') and (out == pipe[1] or source == pipe[0]): return
+    place = at(offset)
+    os.lseek(r, 0, 0); os.lseek(rw, 0, 0)
+    say(f'sendfile {names[out]} {names[source]} {offset} {count}', lambda: call(40, out, source, place, count))
+    if place: print(struct.unpack('q', place.raw))
+def copies(source, offset, out, to, count):
+    first, second = at(offset), at(to)
+    os.lseek(r, 0, 0); os.lseek(rw, 0, 0)
+    say(f'copy_file_range {names[source]} {offset} {names[out]} {to} {count}', lambda: call(326, source, first, out, second, count, 0))
+files = (r, w, rw, a, d, p, 999)
+for out in files + (pipe[1],):
+    for source in files + (pipe[0],):
+        for offset in offsets:
+            for count in (0, 1): sends(out, source, offset, count)
+for source in files + (pipe[0],):
+    for out in files + (pipe[1],):
+        for offset, to in (('none', 'none'), ('0', '-1'), ('-1', '0'), ('-1', '-1'), ('min', 'none'), ('none', 'max'), ('max', '5'), ('end', '5'), ('5', 'end')):
+            for count in (0, 1): copies(source, offset, out, to, count)
+print(os.stat('u').st_size, os.stat('v').st_size)
+",
+    );
+}
+
 /// Bytes that a program had stored behind the end of a file came into it when it grew.
 #[test]
 fn what_is_stored_behind_the_end_of_a_file_is_never_seen() {
