@@ -8,7 +8,7 @@ use crate::error::{Result, errno};
 use crate::named_pipes::NamedPipe;
 use crate::shared::Position;
 use crate::sys::FileId;
-use aze_client::File;
+use aze_client::{Access, File};
 use aze_handles::Dir;
 use aze_io::sync::{Mutex, RwLock};
 use aze_proto::attr::{Attr, FileKind};
@@ -162,13 +162,22 @@ impl Description {
         }
     }
 
+    /// What an open file may be used for: nothing after an open with the fourth access mode, which wants the rights to read and to
+    /// write, and is for ioctl(2) alone (open(2)).
+    pub fn access(&self, file: &File) -> Access {
+        match self.flags() & libc::O_ACCMODE {
+            libc::O_ACCMODE => Access { read: false, write: false },
+            _ => file.access(),
+        }
+    }
+
     /// A regular file that is open for reading.
     ///
     /// # Errors
     /// EBADF if it is not, EISDIR for a directory.
     pub fn for_reading(&self) -> Result<&Arc<File>> {
         match &self.kind {
-            Kind::File(file) if file.access().read => Ok(file),
+            Kind::File(file) if self.access(file).read => Ok(file),
             Kind::Directory(..) => Err(errno(libc::EISDIR)),
             _ => Err(errno(libc::EBADF)),
         }
@@ -180,7 +189,7 @@ impl Description {
     /// EBADF if it is not.
     pub fn for_writing(&self) -> Result<&Arc<File>> {
         match &self.kind {
-            Kind::File(file) if file.access().write => Ok(file),
+            Kind::File(file) if self.access(file).write => Ok(file),
             _ => Err(errno(libc::EBADF)),
         }
     }

@@ -247,7 +247,7 @@ impl Call<'_> {
     pub fn map(&self) -> Result<Answer> {
         let description = self.description()?;
         let file = match &description.kind {
-            Kind::File(file) if file.access().read && file.access().write => file,
+            Kind::File(file) if description.for_reading().and(description.for_writing()).is_ok() => file,
             Kind::File(_) => return Err(errno(libc::EACCES)),
             Kind::Directory(..) => return Err(errno(libc::ENODEV)),
             Kind::Place => return Err(errno(libc::EBADF)),

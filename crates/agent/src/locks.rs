@@ -8,13 +8,16 @@ use crate::channel::Answer;
 use crate::description::{Description, Kind};
 use crate::error::{Fault, Result, errno, failed};
 use crate::sys;
-use aze_client::{File, Locked};
+use aze_client::{Access, File, Locked};
 use aze_proto::error::{Code, Failure};
 use aze_proto::message::{LockMode, LockSpace, LockSpec};
 use std::sync::Arc;
 
 /// Shown as the process of a lock that belongs to no process but to a description (fcntl(2)).
 const NO_PROCESS: u32 = u32::MAX;
+
+/// An open file that is neither read nor written.
+const NEITHER: Access = Access { read: false, write: false };
 
 /// Last byte of a range that ends with the file, for the kernel.
 const END: i64 = i64::MAX;
@@ -83,7 +86,7 @@ impl Call<'_> {
             let spec = self.spec(description, asked, LockMode::Shared);
             return self.unlocked(file, spec);
         };
-        let access = file.access();
+        let access = description.access(file);
         if mode == LockMode::Shared && !access.read || mode == LockMode::Exclusive && !access.write {
             return Err(errno(libc::EBADF));
         }
@@ -169,6 +172,7 @@ impl Call<'_> {
         let (space, owner, pid) = (LockSpace::Whole, description.number, self.program.process.pid);
         let spec = |mode| LockSpec { space, owner, pid, start: 0, end: u64::MAX, mode };
         match mode {
+            Some(_) if description.access(file) == NEITHER => Err(errno(libc::EBADF)),
             Some(mode) => self.locked(&description, file, spec(mode), operation & libc::LOCK_NB == 0),
             None => self.unlocked(file, spec(LockMode::Shared)),
         }

@@ -72,8 +72,8 @@ impl Call<'_> {
             _ if flags & libc::O_PATH != 0 => Access { read: false, write: false },
             libc::O_RDONLY => Access { read: true, write: false },
             libc::O_WRONLY => Access { read: false, write: true },
-            libc::O_RDWR => Access { read: true, write: true },
-            _ => return Err(errno(libc::EINVAL)),
+            // The fourth mode wants both rights, and gives neither (open(2)): see `Description::access`.
+            _ => Access { read: true, write: true },
         };
         let asked = Asked { flags, access, mode: self.request.b as u32 & 0o7777, umask: u32::from(self.request.umask) };
         let found = match self.place(self.request.desc, self.bytes)? {
@@ -239,6 +239,9 @@ impl Call<'_> {
         if below.wants_dir() {
             if below.ends_in_dot() {
                 self.resolve(below, true)?;
+                if asked.has(libc::O_EXCL) {
+                    return Err(errno(libc::EEXIST));
+                }
             }
             return Err(errno(libc::EISDIR));
         }

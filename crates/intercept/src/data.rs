@@ -67,7 +67,11 @@ pub fn handle(number: i64, args: Args) -> i64 {
         {
             error(libc::EINVAL)
         }
-        libc::SYS_fadvise64 | libc::SYS_readahead => 0,
+        libc::SYS_fadvise64 => 0,
+        libc::SYS_readahead => match ask(simple(Op::GetFlags)) as i32 & libc::O_ACCMODE {
+            libc::O_RDONLY | libc::O_RDWR => 0,
+            _ => error(libc::EBADF),
+        },
         _ => transfer(number, desc, args).unwrap_or_else(|failed| failed),
     }
 }

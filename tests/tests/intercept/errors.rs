@@ -362,6 +362,49 @@ for target in ('..', '../../a', '../../../t', 'c'): say(f'f {target}', lambda: o
     );
 }
 
+/// `open` with an access mode of 3 was refused.
+#[test]
+fn an_access_mode_of_3_neither_reads_nor_writes() {
+    says_the_same(
+        "an_access_mode_of_3_neither_reads_nor_writes",
+        r"
+buffer = ctypes.create_string_buffer(4096)
+def look(name, f):
+    lock = lambda kind: struct.pack('hhqqi', kind, 0, 0, 0, 0)
+    calls = {
+        'read': (0, f, buffer, 1), 'write': (1, f, buffer, 1), 'pread': (17, f, buffer, 1, 0), 'pwrite': (18, f, buffer, 1, 0), 'lseek': (8, f, 3, 0),
+        'read nothing': (0, f, buffer, 0), 'write nothing': (1, f, buffer, 0), 'readv': (19, f, struct.pack('2Q', ctypes.addressof(buffer), 1), 1),
+        'fstat': (5, f, buffer), 'ftruncate': (77, f, 5), 'fsync': (74, f), 'fallocate': (285, f, 0, 0, 1), 'fadvise': (221, f, 0, 0, 0),
+        'readahead': (187, f, 0, 10), 'sync_file_range': (277, f, 0, 1, 0), 'flock': (73, f, 2), 'getdents': (217, f, buffer, 4096),
+        'FIONREAD': (16, f, 0x541b, buffer), 'TCGETS': (16, f, 0x5401, buffer), 'F_GETFL': (72, f, 3), 'F_SETFL': (72, f, 4, 0o2000),
+        'F_GETFL of appending': (72, f, 3), 'a lock to read': (72, f, 6, lock(0)), 'a lock to write': (72, f, 6, lock(1)), 'no lock': (72, f, 6, lock(2)),
+        'sendfile from': (40, os.open('u', os.O_RDWR), f, 0, 1), 'sendfile to': (40, f, os.open('u', os.O_RDONLY), 0, 1),
+        'copy_file_range from': (326, f, 0, os.open('u', os.O_RDWR), 0, 1, 0), 'copy_file_range to': (326, os.open('u', os.O_RDWR), 0, f, 0, 1, 0),
+        'fchmod': (91, f, 0o640), 'fsetxattr': (190, f, b'user.a', b'x', 1, 0), 'flistxattr': (196, f, buffer, 0), 'futimens': (280, f, 0, struct.pack('4q', 5, 0, 6, 0), 0),
+    }
+    for what, args in calls.items(): say(f'{name} {what}', lambda: call(*args))
+    for rights in (0, 1, 2, 3):
+        for kind in (1, 2): say(f'{name} mmap {rights} {kind}', lambda: call(9, 0, 4096, rights, kind, f, 0) > 0)
+os.mkdir('d')
+for name in ('u', 'none', 'd', '.', 'u/'):
+    for flags in (0, os.O_CREAT, os.O_TRUNC, os.O_DIRECTORY, os.O_NOFOLLOW, os.O_APPEND, os.O_PATH, os.O_CREAT | os.O_EXCL, os.O_TMPFILE):
+        say(f'{name} {flags}', lambda: os.close(os.open(name, flags | 3)))
+print(sorted(os.listdir('.')), os.stat('u').st_size)
+make('u')
+f = os.open('u', 3)
+look('file', f)
+look('copied', os.dup(f))
+say('opened again', lambda: os.read(os.open(f'/proc/self/fd/{f}', os.O_RDONLY), 3))
+say('again', lambda: os.read(os.open(f'/proc/self/fd/{f}', 3), 3))
+if os.fork() == 0:
+    say('of a child', lambda: os.read(f, 3))
+    os._exit(0)
+os.wait()
+print(os.stat('u').st_size, os.stat('u').st_mtime)
+",
+    );
+}
+
 /// A count of 0 succeeded where the kernel refuses the descriptors, and an offset of -1 was the file's position.
 #[test]
 fn copies_of_nothing_are_refused_as_others_are() {
