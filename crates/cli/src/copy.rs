@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::session::Sessions;
 use crate::sys;
 use crate::tally::Tally;
+use crate::tree_volume;
 use aze_copy::tree::Spot;
 use aze_copy::{Copier, How, Watch};
 use aze_fuse::signals;
@@ -27,7 +28,8 @@ const JOBS_MAX: u16 = 256;
 ///
 /// A copied file never looks done before it is: a local target gets its name last, and a partial
 /// file in a volume is removed when its copy fails. Data that are read and written are checked end to end
-/// by checksums; --verify reads both sides once more.
+/// by checksums; --verify reads both sides once more. A directory is not copied into itself, nor a file onto itself, also by
+/// way of a mount.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -88,7 +90,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let reporter = Reporter::start("cp", args.verbose, args.quiet)?;
     let how = How { recursive: args.recursive, preserve: args.preserve, verify: args.verify, jobs: args.jobs.into() };
-    let mut copier = Copier::start(how, reporter.clone())?;
+    let mut copier = Copier::start(how, reporter.clone(), tree_volume::mounted())?;
     let mut taken = BTreeSet::new();
     for source in sources {
         let copied = source.spot(&mut sessions).and_then(|from| {

@@ -23,6 +23,13 @@ pub fn device(dir: &Path) -> Option<String> {
     line.split(' ').nth(2).map(str::to_owned)
 }
 
+/// The same as a number, as stat(2) tells it (st_dev).
+pub fn device_number(dir: &Path) -> Option<u64> {
+    let text = device(dir)?;
+    let (major, minor) = text.split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// One process, as `name (pid)`, of each mount namespace in which this file system is mounted. Those of other users are
 /// seen by root only.
 pub fn namespaces_with(device: &str) -> Vec<String> {

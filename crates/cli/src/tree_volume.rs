@@ -1,12 +1,15 @@
-//! The tree that a place is in.
+//! The tree that a place is in, and the trees that are mounted on this machine.
 
 use crate::exit::Outcome;
+use crate::mounts;
 use crate::place::{Place, VolumePath};
 use crate::session::{Session, Sessions};
+use crate::volume::{self, Volume};
 use aze_copy::LocalTree;
 use aze_copy::tree::{Spot, Tree};
 use aze_io::threads::Waiter;
 use aze_tree::{Connection, VolumeTree};
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -20,6 +23,17 @@ impl Place {
             }
         })
     }
+}
+
+/// The volumes of this user that are mounted on this machine: the name of the tree of each, by the number of the mount's device (st_dev).
+pub fn mounted() -> BTreeMap<u64, String> {
+    let volumes = volume::names().into_iter().filter_map(|name| Volume::open(&name).ok());
+    let mounts = volumes.flat_map(|volume| {
+        let tree = VolumeTree::id_of(&volume.record.name);
+        let devices: Vec<u64> = volume.mounts().iter().filter_map(|mount| mounts::device_number(&mount.dir)).collect();
+        devices.into_iter().map(move |device| (device, tree.clone()))
+    });
+    mounts.collect()
 }
 
 /// The files of the volume of a session.

@@ -5,7 +5,7 @@ use crate::tree::{Meta, Spot};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
 use aze_proto::attr::FileKind;
 use aze_words::exit::{Exit, Outcome, Trouble};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How a copy is made.
@@ -21,15 +21,20 @@ pub struct How {
     pub jobs: usize,
 }
 
+/// What tells a file from every other one of all trees: the name of its tree ([`Tree::id`]), and its identity there.
+type Object = (String, (u64, u64));
+
 /// A copy under way.
 pub struct Copier {
     recursive: bool,
     plan: Arc<Plan>,
     workers: Workers,
+    /// Volumes that are mounted here, by device number: names of their trees.
+    mounts: BTreeMap<u64, String>,
     /// Directories made, parents before children.
     dirs: Vec<Made>,
-    /// The same directories, so that a copy into itself ends.
-    made: BTreeSet<(String, (u64, u64))>,
+    /// The same directories, each with the copy that has made it, so that a copy into itself ends.
+    made: BTreeMap<Object, (Spot, Spot)>,
 }
 
 /// A new directory, with the attributes that it is to have.
@@ -40,14 +45,15 @@ struct Made {
 }
 
 impl Copier {
-    /// Starts the threads.
+    /// Starts the threads. `mounts` are the volumes that are mounted on this machine, by device number (st_dev), as the
+    /// names of their trees: a file of a mount is that of its volume.
     ///
     /// # Errors
     /// The system has no room for so many.
-    pub fn start(how: How, watch: Arc<dyn Watch>) -> Outcome<Copier> {
+    pub fn start(how: How, watch: Arc<dyn Watch>, mounts: BTreeMap<u64, String>) -> Outcome<Copier> {
         let plan = Arc::new(Plan { preserve: how.preserve, verify: how.verify, watch, proof: None });
         let workers = Workers::start(how.jobs, &plan)?;
-        Ok(Copier { recursive: how.recursive, plan, workers, dirs: Vec::new(), made: BTreeSet::new() })
+        Ok(Copier { recursive: how.recursive, plan, workers, mounts, dirs: Vec::new(), made: BTreeMap::new() })
     }
 
     /// Copies one source, which gets the path `to`. Returns when all of it is found; files may still be on their way.
@@ -100,8 +106,11 @@ impl Copier {
     }
 
     fn file(&mut self, from: Spot, to: Spot, meta: Meta) -> Outcome<()> {
-        if from.tree.id() == to.tree.id() && to.stat(true)?.is_some_and(|there| there.identity == meta.identity) {
-            return Err(Trouble::new(Exit::Caller, format!("{} and {} are the same file", from.shown(), to.shown())));
+        let source = self.object(&from, &meta);
+        // A local path may be in a mount of the source's volume; a path of another volume leads to another file.
+        let may_be_same = source.0 == to.tree.id() || !to.tree.is_volume() && !self.mounts.is_empty();
+        if may_be_same && to.stat(true)?.is_some_and(|there| self.object(&to, &there) == source) {
+            return Err(same("file", &from, &to));
         }
         self.plan.watch.expect(meta.size);
         let transfer = Arc::new(Transfer::new(from, to, meta));
@@ -111,9 +120,24 @@ impl Copier {
         Ok(())
     }
 
+    fn object(&self, spot: &Spot, meta: &Meta) -> Object {
+        let (device, inode) = meta.identity;
+        match self.mounts.get(&device).filter(|_| !spot.tree.is_volume()) {
+            // As a volume's own tree tells its files apart: a mount shows their numbers.
+            Some(volume) => (volume.clone(), (0, inode)),
+            None => (spot.tree.id(), meta.identity),
+        }
+    }
+
     fn dir(&mut self, from: &Spot, to: &Spot, mut meta: Meta) -> Outcome<()> {
-        if self.made.contains(&(from.tree.id(), meta.identity)) {
-            return Err(Trouble::new(Exit::Caller, format!("{}: not copied into itself", from.shown())));
+        let source = self.object(from, &meta);
+        if let Some((copied, copy)) = self.made.get(&source) {
+            let text = format!(
+                "cannot copy directory {} into itself, {}: give a target outside of it",
+                copied.shown(),
+                copy.shown()
+            );
+            return Err(Trouble::new(Exit::Caller, text));
         }
         if self.plan.preserve {
             // Asked before its names are: a change that comes later is to look later than the copy.
@@ -124,7 +148,11 @@ impl Copier {
         }
         to.tree.make_dir(&to.path)?;
         if let Some(made) = to.stat(true)? {
-            self.made.insert((to.tree.id(), made.identity));
+            let target = self.object(to, &made);
+            if target == source {
+                return Err(same("directory", from, to));
+            }
+            self.made.insert(target, (from.clone(), to.clone()));
         }
         self.dirs.push(Made { from: from.clone(), dir: to.clone(), meta });
         self.plan.watch.dir();
@@ -141,6 +169,10 @@ impl Copier {
         }
         Ok(())
     }
+}
+
+fn same(kind: &str, from: &Spot, to: &Spot) -> Trouble {
+    Trouble::new(Exit::Caller, format!("{} and {} are the same {kind}: give another target", from.shown(), to.shown()))
 }
 
 /// Gives a directory the extended attributes of its source; one that it cannot have is told.

@@ -4,6 +4,7 @@ use aze_copy::tree::{Meta, Names, Replaces, Sink, Source, Spot, Traits, Tree, Xa
 use aze_copy::{Copier, How, LocalTree, Watch};
 use aze_proto::attr::FileKind;
 use aze_words::exit::{Exit, Outcome, Trouble};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -79,7 +80,7 @@ impl Watch for Notes {
 fn copy(tree: Arc<dyn Tree>, from: &Path, to: &Path, notes: &Arc<Notes>) {
     let spot = |tree: Arc<dyn Tree>, path: &Path| Spot { tree, path: path.as_os_str().as_bytes().to_vec() };
     let how = How { recursive: true, preserve: true, verify: true, jobs: 3 };
-    let mut copier = Copier::start(how, notes.clone()).expect("threads");
+    let mut copier = Copier::start(how, notes.clone(), BTreeMap::new()).expect("threads");
     copier.copy(spot(tree, from), spot(Arc::new(LocalTree), to)).expect("the source is there");
     copier.finish().expect("no thread panics");
 }

@@ -74,6 +74,11 @@ impl VolumeTree {
         VolumeTree { session: Arc::new(session), prefix, kept: Mutex::default() }
     }
 
+    /// What tells the tree of the volume of this name from other trees.
+    pub fn id_of(volume: &str) -> String {
+        format!("volume {volume}")
+    }
+
     fn resolve(&self, what: &str, path: &[u8], follow: bool) -> Outcome<Attr> {
         let (client, who) = (&self.session.client, &self.session.who);
         self.session.ask(format_args!("{what} {}", self.shown(path)), client.resolve(who, path, follow))
@@ -534,7 +539,7 @@ impl Tree for VolumeTree {
     }
 
     fn id(&self) -> String {
-        format!("volume {}", self.session.volume)
+        VolumeTree::id_of(&self.session.volume)
     }
 }
 
