@@ -191,11 +191,15 @@ fn a_server_whose_storage_has_failed_is_told_by_exit_codes() {
 fn a_volume_ends_whatever_else_is_done_with_its_servers() {
     let place = Place::new();
     let servers = || processes_of(&place.dir, "serve");
-    for (round, what) in ["at once", "locked", "ended", "started", "growing"].into_iter().enumerate() {
+    for (round, what) in ["at once", "locked", "ended", "started", "growing", "shrinking"].into_iter().enumerate() {
         up(&place, &["--servers", "2", "--storage-size", "1G"]);
         let before = servers();
         assert_eq!(before.len(), 2);
-        let other = if what == "growing" { &["grow", "--servers", "1"][..] } else { &["restart", "--force"] };
+        let other: &[&str] = match what {
+            "growing" => &["grow", "--servers", "1"],
+            "shrinking" => &["shrink", "--servers", "1"],
+            _ => &["restart", "--force"],
+        };
         let start = |words: &[&str]| {
             let mut command = place.command(&[words, &["--name", "v"]].concat());
             command.stderr(std::process::Stdio::piped()).spawn().expect("aze starts")
@@ -205,7 +209,7 @@ fn a_volume_ends_whatever_else_is_done_with_its_servers() {
             "locked" => place.path("run/v/restart.lock").exists(),
             "ended" => before.iter().any(|server| !servers().contains(server)),
             "started" => servers().iter().any(|server| !before.contains(server)),
-            "growing" => place.path("run/v/grow.lock").exists(),
+            "growing" | "shrinking" => place.path("run/v/grow.lock").exists(),
             _ => true,
         });
         others.push(start(other));
@@ -221,6 +225,24 @@ fn a_volume_ends_whatever_else_is_done_with_its_servers() {
         }
         fs::remove_dir_all(place.path("storage")).expect("it goes");
     }
+}
+
+/// Two commands that move slots stood in each other's way, and `aze down` ended servers while their slots moved.
+#[test]
+fn servers_leave_when_no_other_command_is_at_work() {
+    let place = Place::new();
+    up(&place, &["--servers", "2", "--storage-size", "1G"]);
+    let turn = File::create(place.path("run/v/grow.lock")).expect("a file");
+    turn.lock().expect("a lock");
+    let refused = place.aze(&["shrink", "--servers", "1"]).code(6);
+    assert!(
+        refused.err.contains("another 'aze grow', 'aze shrink' or 'aze down' of volume 'v' is at work"),
+        "{}",
+        refused.err
+    );
+    assert!(!place.aze(&["status"]).ok().out.contains("left"));
+    drop(turn);
+    place.aze(&["shrink", "--servers", "1"]).ok();
 }
 
 #[test]

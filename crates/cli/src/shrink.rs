@@ -4,7 +4,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
 use crate::session::Session;
 use crate::tally::Out;
-use crate::volume::{self, Record, ServerRecord, Volume};
+use crate::volume::{self, Record, ServerRecord, Turn, Volume};
 use crate::{show, size};
 use aze_proto::error::Code;
 use aze_proto::ids::ServerIndex;
@@ -22,7 +22,8 @@ const GOING_TIME_MAX: Duration = Duration::from_secs(15);
 /// Have servers of a volume leave it; programs go on.
 ///
 /// What the servers hold moves, slot by slot, to those that stay, which need room for it. A request for a slot waits while that slot
-/// moves; nothing is lost. Then the processes of the servers end, and their directories, if they have some, are emptied and marked. The volume works as a whole at every moment: if this command
+/// moves; nothing is lost. Then the processes of the servers end, and their directories, if they have some, are marked (`volume.left`), and
+/// what the servers kept there is removed. The volume works as a whole at every moment: if this command
 /// is ended, the slots that have moved stay where they are, and the same command goes on. If the server that keeps the map leaves, another
 /// one keeps it from then on; if the one with the lowest number leaves, which counts the starts of a volume in directories, the next one does.
 #[derive(clap::Args)]
@@ -52,7 +53,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    let volume = Volume::meant(args.name.as_deref())?;
+    let mut volume = Volume::meant(args.name.as_deref())?;
+    // Servers that join meanwhile would get slots of those that leave; and a volume that ends has none to move.
+    let _alone = volume.take_turn(Turn::Grow, Instant::now())?;
     let session = Session::open(volume)?;
     let record = session.volume.record.clone();
     let name = &record.name;

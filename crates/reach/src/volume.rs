@@ -262,18 +262,26 @@ pub struct Volume {
 /// What one command of this machine does with the servers of a volume at a time. The command that ends the volume has the turn of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Servers join it.
+    /// Servers join or leave it.
     Grow,
     /// Servers are started again, also while others join.
     Restart,
 }
 
 impl Turn {
-    /// The command, which is also the name of the file that it locks.
+    /// The name of the file that is locked.
     fn word(self) -> &'static str {
         match self {
             Turn::Grow => "grow",
             Turn::Restart => "restart",
+        }
+    }
+
+    /// The commands that take it.
+    fn commands(self) -> &'static str {
+        match self {
+            Turn::Grow => "'aze grow', 'aze shrink' or 'aze down'",
+            Turn::Restart => "'aze restart' or 'aze down'",
         }
     }
 }
@@ -333,10 +341,8 @@ impl Volume {
         });
         let name = &self.record.name;
         let taken = tried?.ok_or_else(|| {
-            let text = format!(
-                "another 'aze {}' or 'aze down' of volume '{name}' is at work on this machine: wait for its end",
-                turn.word()
-            );
+            let text =
+                format!("another {} of volume '{name}' is at work on this machine: wait for its end", turn.commands());
             Trouble::new(Exit::Again, text)
         })?;
         self.record = read_record(&self.dir).map_err(|trouble| match trouble.exit {
