@@ -245,6 +245,25 @@ fn servers_leave_when_no_other_command_is_at_work() {
     place.aze(&["shrink", "--servers", "1"]).ok();
 }
 
+/// Its storage is whole, and `aze restart` said only that all servers run.
+#[test]
+fn a_server_that_stands_still_is_told_from_one_that_has_died() {
+    let place = Place::new();
+    up(&place, &["--servers", "2", "--storage-size", "1G"]);
+    let stopped = pid_of(&place, 1);
+    aze_tests::signal(stopped as u32, libc::SIGSTOP);
+    let told = place.aze(&["status"]).code(1).out;
+    assert!(told.contains(&format!("its process (pid {stopped}) runs")), "{told}");
+    assert!(told.contains(&format!("'kill -CONT {stopped}'")) && told.contains("'aze restart --server 1'"), "{told}");
+    let refused = place.aze(&["restart"]).code(5);
+    assert!(refused.err.contains("'aze restart --server N' ends one that does not answer"), "{}", refused.err);
+    aze_tests::signal(stopped as u32, libc::SIGCONT);
+    place.aze(&["status"]).ok();
+    aze_tests::signal(stopped as u32, libc::SIGSTOP);
+    place.aze(&["restart", "--server", "1"]).ok();
+    place.aze(&["status"]).ok();
+}
+
 #[test]
 fn a_volume_in_memory_is_not_restarted() {
     let place = Place::new();

@@ -27,7 +27,8 @@ const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 /// Bring servers of a volume in directories back that have died, or restart all of it; mounts survive.
 ///
 /// Starts the servers that have died on the directories that they had, at the addresses that they had. The others go
-/// on, and operations wait for those that are starting, and for dead ones for 10 s. With --force, or if no server runs,
+/// on, and operations wait for those that are starting. What a dead server has is an error meanwhile: at once if its end was seen, else
+/// after 10 s; a change that it was sent before waits for it as long. With --force, or if no server runs,
 /// ends those that are left and starts all of them; with --without all but some, whose parts are missing then. Those come with the next
 /// start of all servers.
 #[derive(clap::Args)]
@@ -118,7 +119,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let secret = volume.secret()?;
     let ended = dead();
     if ended.is_empty() && !args.force && args.server.is_none() {
-        return Err(Trouble::new(Exit::Caller, format!("all servers of volume '{name}' run: --force restarts them")));
+        return Err(Trouble::new(
+            Exit::Caller,
+            format!(
+                "all servers of volume '{name}' run: 'aze restart --server N' ends one that does not answer ('aze status') and brings it back, --force restarts all"
+            ),
+        ));
     }
     let back: BTreeSet<u16> = args.server.map_or_else(|| ended.clone(), |slot| BTreeSet::from([slot]));
     let gone: BTreeSet<u16> = ended.union(&back).copied().collect();

@@ -7,7 +7,7 @@ mod watch;
 use crate::exit::{self, Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::tally::Out;
-use crate::volume::{self, ServerRecord, VARIABLE, Volume};
+use crate::volume::{self, Record, ServerRecord, VARIABLE, Volume};
 use crate::{show, size};
 use aze_proto::error::Failure;
 use aze_proto::ids::{ServerIndex, Time};
@@ -294,11 +294,8 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
         answers.into_iter().flatten().filter_map(|(server, answer)| Some((server.0, answer.as_ref().err()?)))
     {
         out.line(format!("  {failure}"))?;
-        if record.settings.lasts() {
-            out.line(format!(
-                "  server {slot} is away, and its part with it: bring it back with 'aze restart --server {slot}', or with all others \
-                 ('aze restart --force') if it was left out of the last start"
-            ))?;
+        for line in advice(record, slot) {
+            out.line(line)?;
         }
     }
     let told = || answers.into_iter().flatten().filter_map(|(_, answer)| answer.as_ref().ok());
@@ -336,6 +333,27 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
         }
     }
     Ok(())
+}
+
+/// What to do about a server that does not answer.
+fn advice(record: &Record, slot: u16) -> Vec<String> {
+    let server = record.servers.iter().find(|server| server.slot == slot);
+    let runs_here = server.filter(|server| server.host == volume::host() && server.process.is_alive());
+    let mut lines = Vec::new();
+    if let Some(server) = runs_here {
+        let pid = server.process.pid;
+        lines.push(format!(
+            "  server {slot} does not answer, and its process (pid {pid}) runs: if it was stopped, 'kill -CONT {pid}' has it go on"
+        ));
+    }
+    if record.settings.lasts() {
+        let what = if runs_here.is_some() { "end it and bring it back" } else { "bring it back" };
+        lines.push(format!(
+            "  server {slot} is away, and its part with it: {what} with 'aze restart --server {slot}', or with all others \
+             ('aze restart --force') if it was left out of the last start"
+        ));
+    }
+    lines
 }
 
 fn status_row(status: &ServerStatus, state: &str) -> Vec<String> {
