@@ -182,7 +182,7 @@ fn a_server_whose_storage_has_failed_is_told_by_exit_codes() {
     });
     place.aze(&["status"]).code(1);
     let ran = place.aze(&["down"]).code(7);
-    assert!(ran.err.contains("could not keep: server 0") && !ran.err.contains("server 1"), "{}", ran.err);
+    assert!(ran.err.contains("could not keep it: server 0") && !ran.err.contains("server 1"), "{}", ran.err);
     place.aze(&["status", "--name", "q"]).code(3);
 }
 

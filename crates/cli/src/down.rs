@@ -12,6 +12,7 @@ use crate::session::Session;
 use crate::sys;
 use crate::volume::{self, MountRecord, Record, ServerRecord, Turn, VARIABLE, Volume};
 use aze_words::errln;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ const ASK_TIME: Duration = Duration::from_secs(3);
 /// Unmounts it, stops its servers, and removes all traces of it but for those directories.
 /// A volume that was staged in, or started with 'aze up --stage-out', ends only if all that it holds is elsewhere,
 /// too: else exit code 8, and nothing has ended. Exit code 7: a part cannot be looked at, since servers are lost; or
-/// the volume has ended, and a server whose storage had failed could not keep its part.
+/// the volume has ended, and a server could not keep its part, since its storage had failed or failed at the end.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -155,7 +156,7 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     let here = volume::host();
     // 'aze down' on another node has asked the servers before it runs this command here.
     let (were_asked, mut record) = (args.this_node && !args.all, volume.record.clone());
-    let (answers, failed) = if were_asked { Default::default() } else { shut_down(&volume, &mut record) };
+    let (answers, mut failed) = if were_asked { Default::default() } else { shut_down(&volume, &mut record) };
     let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
         record.servers.iter().partition(|server| server.host == here);
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
@@ -163,7 +164,12 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     let is_ending = lasts && (were_asked || !answers.is_empty());
     let deadline = Instant::now() + if is_ending { PATIENCE_PERSISTENT } else { PATIENCE };
     for server in &local {
-        end(&who(server.slot, server.node.as_deref()), server.process, deadline);
+        let what = who(server.slot, server.node.as_deref());
+        let killed = !end(&what, server.process, deadline) && is_ending;
+        let why = volume::unkept(&volume.dir, server.slot).or_else(|| killed.then(|| "it was ended by force".into()));
+        if let Some(why) = why.filter(|_| !were_asked) {
+            failed.entry(server.slot).or_insert_with(|| format!("{what}: {why}"));
+        }
     }
     local.iter().for_each(|server| clear(server));
     let mut lost = Vec::new();
@@ -187,8 +193,10 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
             account.remove_ledgers()?;
         }
         if is_kept && !args.delete && !failed.is_empty() {
+            let failed: Vec<String> = failed.into_values().collect();
             let text = format!(
-                "volume '{name}' has stopped, and is kept in {} but for what these servers could not keep: {}",
+                "volume '{name}' has stopped, and is kept in {}; what was not written there may be lost, since these servers could not \
+                 keep it: {}: mend the storage, and look at the files with 'aze up' and 'aze check'",
                 record.settings.storage,
                 failed.join("; ")
             );
@@ -308,18 +316,20 @@ fn in_use(volume: &Volume, what: &str) -> Trouble {
 }
 
 /// Asks all servers to end, also those that have joined since the record was written; gives the places of those that agreed,
-/// and of those that have left; and of those whose storage has failed, with the reason.
-fn shut_down(volume: &Volume, record: &mut Record) -> (Vec<u16>, Vec<String>) {
+/// and of those that have left; and the reasons of those whose storage has failed.
+fn shut_down(volume: &Volume, record: &mut Record) -> (Vec<u16>, BTreeMap<u16, String>) {
     if volume.is_dead() {
         return Default::default();
     }
     match Session::open_if_there(volume.clone(), ASK_TIME) {
         Ok(session) => {
-            let mut failed = Vec::new();
+            let mut failed = BTreeMap::new();
             if record.settings.is_kept() {
+                // Storage that fails now is told of below, also that of a server on another node.
+                let _ = session.runtime.block_on(session.client.sync(&session.who));
                 let told = session.runtime.block_on(session.client.status());
-                let told = told.into_iter().filter_map(|(_, answer)| answer.ok().map(|status| status.failure));
-                failed.extend(told.filter(|failure| !failure.is_empty()));
+                let told = told.into_iter().filter_map(|(server, answer)| Some((server.0, answer.ok()?.failure)));
+                failed.extend(told.filter(|(_, failure)| !failure.is_empty()));
             }
             let answers = session.runtime.block_on(session.client.shutdown_servers());
             let map = session.client.map();
@@ -335,10 +345,10 @@ fn shut_down(volume: &Volume, record: &mut Record) -> (Vec<u16>, Vec<String>) {
     }
 }
 
-/// Waits for a process of this machine, and ends it if it does not end by itself.
-fn end(what: &str, process: Process, deadline: Instant) {
+/// Waits for a process of this machine, and ends it if it does not end by itself; gives whether it did.
+fn end(what: &str, process: Process, deadline: Instant) -> bool {
     if process.wait(deadline) {
-        return;
+        return true;
     }
     errln!("{what} (pid {}) does not end by itself: ending it", process.pid);
     // After SIGTERM a server may begin to leave the volume (--leave-within).
@@ -347,6 +357,7 @@ fn end(what: &str, process: Process, deadline: Instant) {
         process.signal(libc::SIGKILL);
         process.wait(Instant::now() + LAST_MOMENT);
     }
+    false
 }
 
 /// Removes what a server of this machine that was killed has left on a local disk of its job; one that ends by itself does that itself.

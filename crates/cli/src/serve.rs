@@ -275,6 +275,7 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
 
 fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
+    volume::clear_unkept(dir, order.slot);
     let memory = Memory::now()?;
     let (settled, disk) = local_disks::settle(order)?;
     let order = &settled;
@@ -355,7 +356,14 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     server.close();
     let rested = runtime.block_on(server.rest());
     runtime.shutdown();
-    rested.map_err(|failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
+    rested.map_err(|failure| {
+        let trouble = Trouble::new(of_code(failure.code), failure.to_string());
+        if !has_left {
+            // Nothing but its end is seen of this process, and its log goes with the volume's directory.
+            volume::note_unkept(dir, order.slot, &trouble.text);
+        }
+        trouble
+    })?;
     Ok(Exit::Done)
 }
 

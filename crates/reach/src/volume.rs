@@ -1,7 +1,7 @@
 //! Volumes of this user on this node: the directory that says where a volume's servers are.
 //!
 //! `RUN/NAME/` holds `volume.json` (the record), `secret`, `server-N.sock`, `server-N.log`, `launcher-N.log` and
-//! `mounts/`; commands keep the shard map in `map`, and lock `grow.lock` and `restart.lock`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
+//! `mounts/`, and `server-N.unkept` of a server whose storage has failed at its end; commands keep the shard map in `map`, and lock `grow.lock` and `restart.lock`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
 //! owner may read a volume's directory; one that others could read or have made is refused.
 
 use crate::mounts;
@@ -603,6 +603,27 @@ pub fn write_secret(dir: &Path, secret: &Secret) -> Outcome<()> {
 
 /// A hash of a secret, in hexadecimal. The secret cannot be computed from it (BLAKE3, key derivation mode).
 pub fn secret_check(secret: &Secret) -> String {
+/// Notes, for `aze down`, why a server could not bring to its storage at its end what it had.
+pub fn note_unkept(dir: &Path, slot: u16, why: &str) {
+    // The server's log has it, too.
+    let _ = fs::write(unkept_path(dir, slot), why);
+}
+
+/// What [`note_unkept`] has noted.
+pub fn unkept(dir: &Path, slot: u16) -> Option<String> {
+    fs::read_to_string(unkept_path(dir, slot)).ok()
+}
+
+/// Removes it, since the server is started again.
+pub fn clear_unkept(dir: &Path, slot: u16) {
+    // There is none but after such an end.
+    let _ = fs::remove_file(unkept_path(dir, slot));
+}
+
+fn unkept_path(dir: &Path, slot: u16) -> PathBuf {
+    dir.join(format!("server-{slot}.unkept"))
+}
+
     hex::write(&blake3::derive_key("Azekura: whether a file holds a volume's secret", &secret.0)[..16])
 }
 
