@@ -664,6 +664,24 @@ fn a_state_without_room_is_one_when_there_is_room_again() {
 }
 
 /// The exit code said that nothing was copied.
+/// An earlier build left a line that was cut short, with another one in the middle of it.
+#[test]
+fn a_damaged_state_says_what_to_do() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    place.aze(&["touch", "aze:/f"]).ok();
+    let (state, to) = (place.path("state"), place.path("to"));
+    let words = ["stage", "out", "aze:/f", text(&to), "--quiet", "--state", text(&state)];
+    let first = r#"{"state":"azekura stage 1","order":"out /f"}"#;
+    fs::write(&state, format!("{first}\n{{\"attempt\":\"a\",\"sta{{\"attempt\":\"b\"}}\n")).expect("a file");
+    for ran in [place.aze(&words).code(7), place.aze(&["stage", "status", text(&state)]).code(7)] {
+        let told = format!("{}: the state of this stage is damaged at byte {}", state.display(), first.len() + 1);
+        assert!(ran.err.contains(&told) && ran.err.contains("remove the file"), "{}", ran.err);
+    }
+    fs::remove_file(&state).expect("it goes");
+    place.aze(&words).ok();
+}
+
 #[test]
 fn a_receipt_without_room_leaves_what_was_copied() {
     let place = Place::new();

@@ -570,8 +570,15 @@ pub fn remove_dir(dir: &Path) -> Outcome<()> {
 fn read_record(dir: &Path) -> Outcome<Record> {
     let path = dir.join("volume.json");
     let text = fs::read(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Trouble::new(Exit::Fatal, format!("read {}: not a volume's record: {error}", path.display())))
+    serde_json::from_slice(&text).map_err(|error| {
+        let text = format!(
+            "read {}: not the whole record of a volume ({error}): copy volume.json from another node of the volume; where there is \
+             none, end its servers and mounts with kill (server-N.log beside it), then remove {}",
+            path.display(),
+            dir.display()
+        );
+        Trouble::new(Exit::Fatal, text)
+    })
 }
 
 /// Changes `volume.json` as it is now: another command may have changed it since this one has read it. Waits while another one does this.
@@ -596,13 +603,6 @@ pub fn write_record(dir: &Path, record: &Record) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes `secret`.
-pub fn write_secret(dir: &Path, secret: &Secret) -> Outcome<()> {
-    write_whole(&dir.join("secret"), format!("{}\n", hex::write(&secret.0)).as_bytes())
-}
-
-/// A hash of a secret, in hexadecimal. The secret cannot be computed from it (BLAKE3, key derivation mode).
-pub fn secret_check(secret: &Secret) -> String {
 /// Notes, for `aze down`, why a server could not bring to its storage at its end what it had.
 pub fn note_unkept(dir: &Path, slot: u16, why: &str) {
     // The server's log has it, too.
@@ -624,6 +624,13 @@ fn unkept_path(dir: &Path, slot: u16) -> PathBuf {
     dir.join(format!("server-{slot}.unkept"))
 }
 
+/// Writes `secret`.
+pub fn write_secret(dir: &Path, secret: &Secret) -> Outcome<()> {
+    write_whole(&dir.join("secret"), format!("{}\n", hex::write(&secret.0)).as_bytes())
+}
+
+/// A hash of a secret, in hexadecimal. The secret cannot be computed from it (BLAKE3, key derivation mode).
+pub fn secret_check(secret: &Secret) -> String {
     hex::write(&blake3::derive_key("Azekura: whether a file holds a volume's secret", &secret.0)[..16])
 }
 

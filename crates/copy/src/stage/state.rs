@@ -239,6 +239,24 @@ fn not_kept(path: &Path, error: &std::io::Error) -> Trouble {
     Trouble::local(format!("keep the state in {}", path.display()), error)
 }
 
+/// A line of the file is not one of a state. If the lines before it are, they have `whole` bytes.
+fn no_line(path: &Path, whole: Option<u64>) -> Trouble {
+    let path = path.display();
+    match whole {
+        None => {
+            let text = format!("{path}: it is not the state of a stage: give another file with --state");
+            Trouble::new(Exit::Caller, text)
+        }
+        Some(whole) => {
+            let text = format!(
+                "{path}: the state of this stage is damaged at byte {whole}, as earlier builds left it when its file system was full: \
+                 remove the file, and give the same command again: it begins anew, and looks at every object"
+            );
+            Trouble::new(Exit::Fatal, text)
+        }
+    }
+}
+
 /// Times that a lock is tried for which only a process that looks who is at work stands in the way, which lets go at once.
 const LOCK_TRIES: u32 = 10_000;
 
@@ -310,9 +328,7 @@ impl Known {
             }
             let fields = serde_json::from_slice::<Map<String, Value>>(&line).ok();
             if fields.and_then(|fields| known.take(&fields)).is_none() {
-                let text =
-                    format!("{}: it is not the state of a stage: give another file with --state", path.display());
-                return Err(Trouble::new(Exit::Caller, text));
+                return Err(no_line(path, (!known.order.is_empty()).then_some(whole)));
             }
             whole += count as u64;
         }
