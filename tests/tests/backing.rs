@@ -69,6 +69,26 @@ fn assert_same(one: &Path, other: &Path) {
     }
 }
 
+/// A volume in directories keeps no account before its first stage, and `aze stage status` found nothing.
+#[test]
+fn before_the_first_stage_a_volume_is_compared_with_its_backing() {
+    let place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir(&backing).expect("a directory");
+    fs::write(backing.join("there"), "contents").expect("a file");
+    place.up(&["--servers", "2", "--storage", "kept", "--storage-size", "1G", "--backing", text(&backing)]);
+    let of = || place.aze(&["stage", "status", "aze:/", "--json"]).ok();
+    let (told, said) = (of(), "nothing has been staged yet");
+    let status: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    assert!(status["dirty"] == 0 && told.err.contains(said), "{status}: {}", told.err);
+    place.aze(&["touch", "aze:/new"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&of().out).expect("JSON");
+    assert_eq!((&status["dirty"], &status["first"][0]["path"]), (&1.into(), &"aze:/new".into()), "{status}");
+    place.aze(&["stage", "out", "aze:/", "--quiet"]).ok();
+    let told = of();
+    assert!(!told.err.contains(said), "{}", told.err);
+}
+
 #[test]
 fn a_volume_shows_what_its_backing_has() {
     let mut place = Place::new();

@@ -667,14 +667,24 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         return Err(Trouble::usage(format!("'{}': all of a volume is looked at: write aze:/", path.shown())));
     }
     let name = &session.volume.record.name;
-    let Some(account) = Account::find(&session)? else {
-        let text = format!(
-            "volume '{name}' keeps no account of staging: 'aze up --stage-out', 'aze stage in' and 'aze stage out --keep' \
-             have it keep one"
-        );
-        return Err(Trouble::new(Exit::NotFound, text));
+    let (account, standing) = match Account::find(&session)? {
+        Some(account) => {
+            let standing = account.standing(&session, NAMED_MAX, &|| false)?;
+            (account, standing)
+        }
+        // What differs from the directory below is known without an account.
+        None if session.volume.record.settings.backing.is_some() => {
+            errln!("volume '{name}': nothing has been staged yet; compared with the directory of 'aze up --backing'");
+            (Account::default(), account::standing_to(&[], &session, NAMED_MAX, None, &|| false)?)
+        }
+        None => {
+            let text = format!(
+                "volume '{name}' keeps no account of staging: 'aze up --stage-out', 'aze stage in' and 'aze stage out --keep' \
+                 have it keep one"
+            );
+            return Err(Trouble::new(Exit::NotFound, text));
+        }
     };
-    let standing = account.standing(&session, NAMED_MAX, &|| false)?;
     let Standing { staged, dirty, without_data, named, renamed_from, lost, untold, ended_early, removed, released } =
         &standing;
     // What a stage out leaves alone: a name of several, in the directory below.
