@@ -438,6 +438,21 @@ fn without_the_secret_nobody_is_let_in() {
     set_mode(&secret, 0o600);
     place.aze(&["ls", "aze:/"]).ok();
 }
+#[test]
+fn a_record_that_was_cut_short_says_what_to_do() {
+    let place = Place::new();
+    let name = place.up(&["--servers", "1"]);
+    let (dir, record) = (place.path("run").join(&name), place.path("run").join(&name).join("volume.json"));
+    let whole = fs::read(&record).expect("a record");
+    fs::write(&record, &whole[..whole.len() / 2]).expect("half a record");
+    let refused = place.aze(&["ls", "aze:/"]).code(7);
+    for part in [&*record.display().to_string(), "copy volume.json", &format!("remove {}", dir.display())] {
+        assert!(refused.err.contains(part), "{part}: {}", refused.err);
+    }
+    fs::write(&record, whole).expect("the record");
+    place.aze(&["ls", "aze:/"]).ok();
+}
+
 
 /// Kills one of four servers under a mount; looks at the files of the others through the mount and by commands.
 fn what_is_left_without(dead: usize) {
