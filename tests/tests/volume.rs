@@ -299,7 +299,12 @@ fn as_nobody(place: &Place, args: &[&str]) -> Ran {
     let run_dir = place.path("nobody");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(place.path("aze-for-all")).args(args);
-    command.env("AZE_RUN_DIR", run_dir).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR").current_dir("/");
+    command
+        .env("HOME", &run_dir)
+        .env("AZE_RUN_DIR", &run_dir)
+        .env_remove("AZE_VOLUME")
+        .env_remove("XDG_RUNTIME_DIR")
+        .current_dir("/");
     command.stdin(Stdio::null()).output().expect("setpriv runs").into()
 }
 
@@ -401,6 +406,26 @@ fn another_user_needs_no_root_and_sees_nothing_of_ours() {
     as_nobody(&place, &["down"]).ok();
 }
 
+/// 'aze down' called it lost, and the volume damaged.
+#[test]
+fn a_directory_closed_to_its_user_is_not_lost() {
+    let place = Place::new();
+    let _nobody = Nobody::new(&place);
+    let out = place.path("nobody/out").display().to_string();
+    as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "1G", "--stage-out", &out]).ok();
+    as_nobody(&place, &["mkdir", "-m", "000", "aze:/shut"]).ok();
+    for words in [&["down"][..], &["stage", "status", "aze:/"]] {
+        let ran = as_nobody(&place, words).code(4);
+        let told = [ran.out, ran.err].concat();
+        let is_it = |line: &str| {
+            line.starts_with("closed  ") && line.contains("/shut: ") && line.ends_with("permission denied")
+        };
+        assert!(told.lines().any(is_it) && !told.contains("lost"), "{told}");
+    }
+    as_nobody(&place, &["ls", "aze:/"]).ok();
+    as_nobody(&place, &["down", "--discard"]).ok();
+}
+
 #[test]
 fn more_memory_than_the_node_has_is_refused() {
     let place = Place::new();
@@ -411,6 +436,21 @@ fn more_memory_than_the_node_has_is_refused() {
     assert!(!place.path("run/v").exists(), "nothing is left of it");
     let ran = place.aze(&["up", "--name", "v", "--servers", "1"]).ok();
     assert!(ran.err.contains(" free, "), "{}", ran.err);
+}
+
+#[test]
+fn a_record_that_was_cut_short_says_what_to_do() {
+    let place = Place::new();
+    let name = place.up(&["--servers", "1"]);
+    let (dir, record) = (place.path("run").join(&name), place.path("run").join(&name).join("volume.json"));
+    let whole = fs::read(&record).expect("a record");
+    fs::write(&record, &whole[..whole.len() / 2]).expect("half a record");
+    let refused = place.aze(&["ls", "aze:/"]).code(7);
+    for part in [&*record.display().to_string(), "copy volume.json", &format!("remove {}", dir.display())] {
+        assert!(refused.err.contains(part), "{part}: {}", refused.err);
+    }
+    fs::write(&record, whole).expect("the record");
+    place.aze(&["ls", "aze:/"]).ok();
 }
 
 #[test]
@@ -438,21 +478,6 @@ fn without_the_secret_nobody_is_let_in() {
     set_mode(&secret, 0o600);
     place.aze(&["ls", "aze:/"]).ok();
 }
-#[test]
-fn a_record_that_was_cut_short_says_what_to_do() {
-    let place = Place::new();
-    let name = place.up(&["--servers", "1"]);
-    let (dir, record) = (place.path("run").join(&name), place.path("run").join(&name).join("volume.json"));
-    let whole = fs::read(&record).expect("a record");
-    fs::write(&record, &whole[..whole.len() / 2]).expect("half a record");
-    let refused = place.aze(&["ls", "aze:/"]).code(7);
-    for part in [&*record.display().to_string(), "copy volume.json", &format!("remove {}", dir.display())] {
-        assert!(refused.err.contains(part), "{part}: {}", refused.err);
-    }
-    fs::write(&record, whole).expect("the record");
-    place.aze(&["ls", "aze:/"]).ok();
-}
-
 
 /// Kills one of four servers under a mount; looks at the files of the others through the mount and by commands.
 fn what_is_left_without(dead: usize) {

@@ -38,7 +38,8 @@ const ASK_TIME: Duration = Duration::from_secs(3);
 /// Unmounts it, stops its servers, and removes all traces of it but for those directories.
 /// A volume that was staged in, or started with 'aze up --stage-out', ends only if all that it holds is elsewhere,
 /// too: else exit code 8, and nothing has ended. Exit code 7: a part cannot be looked at, since servers are lost; or
-/// the volume has ended, and a server could not keep its part, since its storage had failed or failed at the end.
+/// the volume has ended, and a server could not keep its part, since its storage had failed or failed at the end. Exit code 4:
+/// directories of the volume are closed to this user, who cannot look into them; nothing has ended.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -20,7 +20,7 @@ use crate::{key, show, size, sys, volume, when};
 use aze_copy::Watch;
 use aze_copy::stage::ledger::{self, Hold, Route, Work};
 use aze_copy::stage::nodes::{Nodes, Share};
-use aze_copy::stage::standing::{Standing, Why};
+use aze_copy::stage::standing::{self, Standing, Why};
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::{Order, Report, Side};
@@ -728,13 +728,17 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
             });
             outln!("        {} ({}{several})", account::shown(path), standing.why(path, *why));
         }
-        lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
+        lost.iter().for_each(|trouble| outln!("{:<8}{trouble}", standing::word_for(trouble)));
         untold.iter().for_each(|trouble| outln!("untold  {trouble}"));
         if dirty.objects > 0 && account.guards(session.volume.record.settings.is_kept()) {
             outln!("'aze down' refuses while anything is dirty");
         }
     }
-    Ok(if lost.is_empty() { Exit::Done } else { Exit::Fatal })
+    Ok(match lost[..] {
+        [] => Exit::Done,
+        _ if standing.is_closed() => Exit::Denied,
+        _ => Exit::Fatal,
+    })
 }
 
 fn tell_state(args: &StatusArgs, known: &Known, lives: bool) {

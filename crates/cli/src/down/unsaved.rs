@@ -5,7 +5,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::volume::Volume;
 use crate::{show, size};
-use aze_copy::stage::standing::{Standing, Why};
+use aze_copy::stage::standing::{self, Standing, Why};
 use aze_words::errln;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ pub struct Guard {
 /// Looks at a volume that is to end; `None` if nothing keeps it from that. With `stage_out`, stages dirty objects first.
 ///
 /// # Errors
-/// [`Exit::Unsaved`] with objects that would be lost, [`Exit::Fatal`] if a part of the volume cannot be looked at.
+/// [`Exit::Unsaved`] with objects that would be lost, [`Exit::Fatal`] if a part of the volume cannot be looked at, [`Exit::Denied`] if
+/// that is for lack of rights.
 pub fn guard(volume: &Volume, stage_out: Option<&Option<PathBuf>>) -> Outcome<Option<Guard>> {
     let name = &volume.record.name;
     if volume.is_dead() {
@@ -82,7 +83,7 @@ impl Guard {
         let name = &self.session.volume.record.name;
         let standing = self.look(NAMED_MAX)?;
         for trouble in &standing.lost {
-            errln!("lost  {trouble}");
+            errln!("{}  {trouble}", standing::word_for(trouble));
         }
         for (path, why) in &standing.named {
             errln!("dirty  {} ({})", account::shown(path), standing.why(path, *why));
@@ -92,7 +93,10 @@ impl Guard {
                 0 => String::new(),
                 _ => format!(", and {} are nowhere else", told(&standing)),
             };
-            return Err(lost(name, &format!("a part of it cannot be looked at{dirty}")));
+            return Err(match standing.is_closed() {
+                true => closed(name, &dirty),
+                false => lost(name, &format!("a part of it cannot be looked at{dirty}")),
+            });
         }
         if standing.dirty.objects == 0 {
             return Ok(());
@@ -172,6 +176,14 @@ fn told(standing: &Standing) -> String {
     let (count, bytes) = (show::count(standing.dirty.objects, "object"), size::words(standing.dirty.bytes));
     let more = if standing.ended_early { " or more" } else { "" };
     format!("{count} with {bytes}{more}")
+}
+
+fn closed(name: &str, dirty: &str) -> Trouble {
+    let text = format!(
+        "end volume '{name}': what is named above is closed to this user, so that nothing tells whether it is elsewhere, too{dirty}: \
+         take the right to read and search it ('chmod u+rx' through a mount), or end it as root; --discard ends it all the same"
+    );
+    Trouble::new(Exit::Denied, text)
 }
 
 fn lost(name: &str, why: &str) -> Trouble {

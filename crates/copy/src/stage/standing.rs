@@ -125,9 +125,19 @@ impl Standing {
         }
     }
 
+    /// Whether this user's rights are all that is missing to look at the rest.
+    pub fn is_closed(&self) -> bool {
+        !self.lost.is_empty() && self.lost.iter().all(|trouble| trouble.exit == Exit::Denied)
+    }
+
     fn is_over(&self) -> bool {
         self.lost.len() >= LOST_MAX
     }
+}
+
+/// What cannot be looked at, in a word: it is closed to this user, or lost.
+pub fn word_for(trouble: &Trouble) -> &'static str {
+    if trouble.exit == Exit::Denied { "closed" } else { "lost" }
 }
 
 /// Compares a file or directory of a volume, with all that is in it, with ledgers. `start` has its absolute path. Of the dirty
