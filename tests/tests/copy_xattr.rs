@@ -1,4 +1,4 @@
-//! `aze cp -p` keeps extended attributes and access control lists, in both directions.
+//! `aze cp -p` keeps extended attributes and access control lists, and owner and times of symbolic links, in both directions.
 
 use aze_tests::Place;
 use aze_tests::python::python;
@@ -68,4 +68,34 @@ fn what_the_target_refuses_is_told() {
     let kept = python(look, &[&target]).out.contains("user.large");
     let told = copied.err.contains("warning: without extended attribute user.large");
     assert!(kept != told, "{}", copied.err);
+}
+
+/// A link had the times of its copy.
+#[test]
+fn a_copy_of_a_link_keeps_its_own_owner_and_times() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let mnt = place.mount();
+    let (source, back) = (place.path("source"), place.path("back"));
+    let make = r#"
+os.mkdir(P())
+make(P('file'))
+os.symlink('file', P('link'))
+if os.getuid() == 0:
+    os.chown(P('link'), 1234, 2345, follow_symlinks=False)
+os.utime(P('link'), ns=(1_000_000_001_000_000_002, 1_200_000_003_000_000_004), follow_symlinks=False)
+"#;
+    python(make, &[&source]);
+    place.aze(&["cp", "-rp", "source", "aze:/in"]).ok();
+    place.aze(&["cp", "-rp", "aze:/in", "back"]).ok();
+    let look = r#"
+def of(path):
+    about = os.lstat(path)
+    return about.st_uid, about.st_gid, about.st_mtime_ns, about.st_atime_ns
+# Reading a link may move the time of its last access here, and does not in a volume.
+should = of(f'{sys.argv[2]}/link')[:2] + (1_200_000_003_000_000_004, 1_000_000_001_000_000_002)
+found = of(P('in', 'link')), of(f'{sys.argv[3]}/link')
+assert found == (should, should), (found, should)
+"#;
+    python(look, &[&mnt, &source, &back]);
 }

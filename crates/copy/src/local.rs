@@ -193,6 +193,16 @@ impl Tree for LocalTree {
         make().map_err(|error| Trouble::local(format!("make link {}", self.shown(path)), &error))
     }
 
+    fn set_link(&self, path: &[u8], meta: &Meta) -> Outcome<()> {
+        let path = local(path);
+        let set = match std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)) {
+            // As of a file: it stays this user's.
+            Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
+            _ => files::set_link_times(path, [meta.atime.0, meta.mtime.0]),
+        };
+        set.map_err(|error| Trouble::local(format!("set attributes of {}", path.display()), &error))
+    }
+
     fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>> {
         let found = File::open(local(path)).and_then(|dir| xattrs(&dir));
         found.map_err(|error| Trouble::local(format!("read extended attributes of {}", self.shown(path)), &error))

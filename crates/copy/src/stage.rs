@@ -562,7 +562,7 @@ impl<'a> Stage<'a> {
                 continue;
             }
             if meta.kind == FileKind::Symlink {
-                workers.put(Job::Link { from: from.clone(), to: to.clone() })?;
+                workers.put(Job::Link { from: from.clone(), to: to.clone(), meta })?;
                 continue;
             }
             if round == 1 {

@@ -374,6 +374,11 @@ pub trait Tree: Send + Sync {
     fn make_dir(&self, path: &[u8]) -> Outcome<()>;
     /// Makes a symlink, in the place of another symlink or file if need be.
     fn make_link(&self, path: &[u8], target: &[u8]) -> Outcome<()>;
+    /// Gives a symlink itself owner and times.
+    fn set_link(&self, path: &[u8], _meta: &Meta) -> Outcome<()> {
+        let text = format!("set attributes of {}: its tree has no links: a defect in aze", self.shown(path));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
     /// The extended attributes of a directory that a copy keeps.
     fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>>;
     /// Gives a directory an extended attribute.

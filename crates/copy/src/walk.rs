@@ -90,7 +90,7 @@ impl Copier {
         }
         let visited = match meta.kind {
             FileKind::File => self.file(from, to, meta),
-            FileKind::Symlink => self.workers.put(Job::Link { from, to }),
+            FileKind::Symlink => self.workers.put(Job::Link { from, to, meta }),
             FileKind::Directory if self.recursive => self.dir(&from, &to, meta),
             FileKind::Directory => {
                 Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r to copy it", from.shown())))

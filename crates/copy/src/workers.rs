@@ -45,6 +45,8 @@ pub enum Job {
         from: Spot,
         /// Its copy.
         to: Spot,
+        /// The attributes that it was found with.
+        meta: Meta,
     },
 }
 
@@ -90,16 +92,21 @@ fn work(plan: &Plan, jobs: &Receiver<Job>) {
         match job {
             Job::Part { transfer, part } => transfer.copy_part(part, plan, &mut blocks),
             Job::Link { .. } if plan.watch.is_over() => {}
-            Job::Link { from, to } => {
+            Job::Link { from, to, meta } => {
                 let copied = match &plan.proof {
                     Some(proof) => proof.link(&from, &to),
-                    None => from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target)),
+                    None => copy_link(&from, &to, &meta, plan.preserve),
                 };
                 tell(plan, copied, &from, &to);
             }
         }
         plan.watch.turn();
     }
+}
+
+fn copy_link(from: &Spot, to: &Spot, meta: &Meta, preserve: bool) -> Outcome<()> {
+    to.tree.make_link(&to.path, &from.tree.read_link(&from.path)?)?;
+    if preserve { to.tree.set_link(&to.path, meta) } else { Ok(()) }
 }
 
 fn tell(plan: &Plan, copied: Outcome<()>, from: &Spot, to: &Spot) {

@@ -361,6 +361,21 @@ impl Tree for VolumeTree {
         made.map_err(|failure| Trouble::volume(format!("make link {}", self.shown(path)), &failure))
     }
 
+    fn set_link(&self, path: &[u8], meta: &Meta) -> Outcome<()> {
+        let ino = self.resolve("set attributes of", path, false)?.ino;
+        let (client, who) = (&self.session.client, &self.session.who);
+        let time = |time| Some(SetTime::To { time });
+        let owner = Change { uid: Some(meta.uid), gid: Some(meta.gid), ..Change::default() };
+        let times = Change { atime: time(meta.atime), mtime: time(meta.mtime), ..Change::default() };
+        self.session.ask(format_args!("set attributes of {}", self.shown(path)), async {
+            match client.setattr(who, ino, &owner).await {
+                Err(failure) if !matches!(failure.code, Code::NotPermitted | Code::AccessDenied) => Err(failure),
+                // As of a file: it stays this user's.
+                _ => client.setattr(who, ino, &times).await.map(drop),
+            }
+        })
+    }
+
     fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>> {
         let attr = self.resolve("read extended attributes of", path, true)?;
         xattrs(&self.session, attr.ino, &self.shown(path))

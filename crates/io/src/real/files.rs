@@ -223,6 +223,16 @@ pub fn rename_with(from: &Path, to: &Path, taken: Taken) -> io::Result<()> {
     done(unsafe { libc::syscall(libc::SYS_renameat2, here, from.as_ptr(), here, to.as_ptr(), flags) } as i32)
 }
 
+/// Sets the times of the last access and the last change of a symbolic link itself, in nanoseconds since 1970.
+pub fn set_link_times(path: &Path, [accessed_ns, modified_ns]: [u64; 2]) -> io::Result<()> {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let time = |ns: u64| libc::timespec { tv_sec: (ns / SECOND_NS) as i64, tv_nsec: (ns % SECOND_NS) as i64 };
+    let times = [time(accessed_ns), time(modified_ns)];
+    // SAFETY: the path ends in NUL, and it and the two times live until the call returns.
+    done(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) })
+}
+
 fn file_system(path: &Path) -> io::Result<libc::statfs> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: all fields of `statfs` are numbers.
