@@ -42,11 +42,14 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     assert!(all.warmed > 500, "names are taken over before they are used: {all:?}");
 }
 
-/// A program gives a file, which has not changed since its place below got it, a further name: it is one file there.
+/// A program gives a file, which has not changed since its place below got it, a further name: it is one file there. A program
+/// gives the name of a link to a file right when the stage has read the link back: the receipt has no line for it.
 #[test]
-fn a_seed_that_found_a_defect_passes() {
+fn seeds_that_found_defects_pass() {
     let outcome = run(&StagingPlan::of(1135), false);
     assert_eq!(outcome.wrong, [""; 0], "aze-sim --staging --seed 1135 --trace");
+    let outcome = run(&StagingPlan::inward(9_110_099), false);
+    assert_eq!(outcome.wrong, [""; 0], "aze-sim --staging --in --seed 9110099 --trace");
 }
 
 #[test]

@@ -264,10 +264,15 @@ impl Proof {
         let target = from.tree.read_link(&from.path)?;
         let hidden = to.tree.hidden_near(&to.path, self.hidden())?;
         to.tree.make_link_as(&to.path, &target, &hidden, &self.replaces(&to.path))?;
-        if to.tree.read_link(&to.path)? != target {
+        let named = to.must_stat(false)?;
+        if named.kind == FileKind::Symlink && to.tree.read_link(&to.path)? != target {
             return Err(Trouble::new(Exit::Fatal, format!("verify {}: it leads elsewhere", to.shown())));
         }
-        let named = to.must_stat(false)?;
+        // A program may give the name to another object at any moment.
+        if named.kind != FileKind::Symlink || identity(&to.must_stat(false)?) != identity(&named) {
+            let text = format!("verify {}: it is another object than was made there", to.shown());
+            return Err(Trouble::new(Exit::Again, text));
+        }
         let object = self.object(&to.path, &named, Hash::of(b""), when(now()), What::Link { target });
         let held = if to.tree.is_volume() { version(&named, &[]) } else { Vec::new() };
         self.copied.0.fetch_add(1, Ordering::Relaxed);
