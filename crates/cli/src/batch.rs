@@ -129,8 +129,11 @@ impl System {
         let word = self.word();
         let failed = |error: &std::io::Error| Trouble::local(format!("--from {word}: run {program}"), error);
         let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().map_err(|error| failed(&error))?;
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| failed(&error))?;
+        // Open until the program has ended: mpiexec of MPICH tells its helper of the end of its input, and fails now and then if that
+        // helper has just ended.
+        let _input = child.stdin.take();
         let process = Process::of(child.id());
         let (say, hear) = channel();
         // It ends when the child has ended, which is killed if it takes too long.
@@ -144,8 +147,9 @@ impl System {
         };
         let output = output.map_err(|error| failed(&error))?;
         if !output.status.success() {
-            let why = String::from_utf8_lossy(&output.stderr);
-            let text = format!("--from {word}: '{program} {}' failed: {}", args.join(" "), why.trim());
+            let told = String::from_utf8_lossy(&output.stderr);
+            let why = if told.trim().is_empty() { output.status.to_string() } else { told.trim().to_owned() };
+            let text = format!("--from {word}: '{program} {}' failed: {why}", args.join(" "));
             return Err(Trouble::new(Exit::Again, text));
         }
         Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
